@@ -163,7 +163,7 @@ class Asked:
 
     def __init__(self) -> None:
         from pair.ai.wordllama import WordLlamaEmbedder
-        from pair.text.stop_words import STOP_WORDS
+        from pair.text.characters import STOP_WORDS
 
         self._embedder = WordLlamaEmbedder()
         self._common = STOP_WORDS

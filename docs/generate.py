@@ -595,10 +595,13 @@ def _default_of(node: ast.expr) -> str:
 
 def _methods(kind: Any, *special: str) -> list[str]:
     blocks = []
-    for name, member in vars(kind).items():
-        function = member.__func__ if isinstance(member, staticmethod) else member
+    members = {name: member for owner in kind.__mro__[-2::-1] for name, member in vars(owner).items()}
+    for name, member in members.items():
+        function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
         if inspect.isfunction(function) and (name in special or not name.startswith("_")):
-            head = f"@staticmethod\n{_head_of(function)}" if function is not member else _head_of(function)
+            head = _head_of(function)
+            if function is not member:
+                head = f"@{type(member).__name__}\n{head}"
             blocks += [_fenced(head, "python"), _doc_of(function)]
     return blocks
 

@@ -37,6 +37,8 @@ BUDGETS = {
     "web": (1220, 6),
 }
 """Lines and files of each package."""
+MAY_BE_INHERITED = {"ContractValue"}
+"""Bases of our own: the JSON and the freezing that all values of a contract share."""
 MAY_TAKE_MANY = {
     ("app/mcp/tools.py", "search"),
     ("kb/kb.py", "search"),
@@ -168,7 +170,7 @@ def test_inheritance_is_one_deep_but_for_errors() -> None:
                 continue
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
             plain = {"Exception", "Protocol", "NamedTuple", "StrEnum", "TypedDict", "BaseModel", "Response", "APIRoute"}
-            is_plain = bases <= plain
+            is_plain = bases <= plain | MAY_BE_INHERITED
             if len(node.bases) > 1 or not (is_plain or name_of(path).startswith("app/cli")):
                 deep.append(f"{name_of(path)}:{node.name}")
     assert deep == []

@@ -58,7 +58,7 @@ class TestCatalogue(LibrarianSuite):
     @pytest.fixture
     def case(self, kb: KnowledgeBase) -> LibrarianCase:
         entries = [IndexEntry("releases.md", "When releases are made"), IndexEntry("coffee.md", "Who cleans it")]
-        return LibrarianCase(IndexLibrarian(lambda: entries, kb.collection), "Where are releases described?")
+        return LibrarianCase(IndexLibrarian(lambda: entries, kb.collection.embedding), "Where are releases described?")
 
 
 @pytest.mark.rule("librarian-28")
@@ -66,7 +66,7 @@ class TestRouter(LibrarianSuite):
     @pytest.fixture
     def case(self, kb: KnowledgeBase) -> LibrarianCase:
         return LibrarianCase(
-            Router(kb.collection),
+            Router(kb.collection.embedding),
             "Who knows about releases?",
             handed_over="Who knows about releases?",
             colleagues=("releases", "coffee"),

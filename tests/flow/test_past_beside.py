@@ -152,8 +152,9 @@ def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(gr
         number = paint(kb, "red")
         paint(kb, "green")
         assert past.read(kb, number, colours) == {"red"}
-        shelf = past.collection(kb, number)
-        assert shelf.search("door", limit=1, mode="hybrid", explain=False)[0].text == "The door is painted red."
+        collection = past.collection(kb, number)
+        hits, _ = collection.search("door", limit=1, mode="hybrid")
+        assert hits[0].text == "The door is painted red."
         for colour in COLOURS[2:]:
             paint(kb, colour)
         kb.maintenance.collect(grace_seconds=0)
@@ -161,7 +162,7 @@ def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(gr
             lambda: past.read(kb, number, colours),
             lambda: past.read(kb, number, lambda then: then.document("door")),
             lambda: past.read(kb, number, lambda then: then.version()),
-            lambda: shelf.search("door", limit=1, mode="hybrid", explain=False),
+            lambda: collection.search("door", limit=1, mode="hybrid"),
         ):
             with pytest.raises(NotFoundError) as gone:
                 ask()

@@ -14,9 +14,8 @@ import pytest
 from pair import errors
 from pair.blobs.memory import MemoryStore
 from pair.engine.format.array_file import ArrayFile
-from pair.engine.format.columns import CHUNK_TYPE
+from pair.engine.format.columns import CHUNK_TYPE, DOC_TYPE
 from pair.engine.format.manifest import Manifest, from_bytes, manifest_key
-from pair.engine.format.shard_builder import DOC_TYPE
 from pair.engine.write.vector_journal import VectorJournal, hash_text
 from pair.kb.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock

@@ -1,8 +1,6 @@
-"""Stand-ins for the eyes of a KB, which count words as it does, and for a model, which says what it was given."""
+"""Stand-ins for the embedder of a KB, and for a model, which says what it was given."""
 
 from collections.abc import Sequence
-
-from pair.text import tokenizer
 
 
 class WordReader:
@@ -13,11 +11,7 @@ class WordReader:
         self._fault = fault
         self.measured = 0
 
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        asked = tokenizer.parse_query(query).terms.keys()
-        return [frozenset(asked & set(tokenizer.terms(text))) for text in texts]
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
+    def compare(self, query: str, texts: Sequence[str]) -> list[float]:
         if self._fault is not None:
             raise self._fault
         self.measured += len(texts)

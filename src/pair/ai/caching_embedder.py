@@ -107,6 +107,12 @@ class CachingEmbedder:
                 self._cache.popitem(last=False)
         return vector
 
+    def compare(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return how near in meaning each text is to a question; 1 is the same."""
+        if not texts:
+            return []
+        return [float(value) for value in self.embed_all(texts) @ self.embed_query(query)]
+
     def _check(self, reply: Vectors, count: int) -> Vectors:
         try:
             with np.errstate(over="ignore"):

@@ -40,6 +40,8 @@ class FastembedEmbedder:
     `is_offline`: only what was downloaded before is used.
     """
 
+    hybrid_weight = 0.4
+
     def __init__(self, model: str = "", *, threads: int = 1, is_offline: bool = False) -> None:
         self._model_name = model or DEFAULT_MODEL
         self._threads = threads
@@ -47,21 +49,10 @@ class FastembedEmbedder:
         self._loading = threading.Lock()
         self._model: fastembed.TextEmbedding | None = None
         try:
-            self._dimension = fastembed.TextEmbedding.get_embedding_size(self._model_name)
+            self.dimension = fastembed.TextEmbedding.get_embedding_size(self._model_name)
         except ValueError as fault:
             raise _unknown_model(self._model_name) from fault
-
-    @property
-    def name(self) -> str:
-        return f"fastembed-{self._model_name}-{self._dimension}"
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @property
-    def hybrid_weight(self) -> float:
-        return 0.4
+        self.name = f"fastembed-{self._model_name}-{self.dimension}"
 
     def fit(self, query: str) -> float:
         return 1.0
@@ -77,7 +68,7 @@ class FastembedEmbedder:
         texts: Sequence[str],
         ask: Callable[[fastembed.TextEmbedding, list[str]], Iterable[np.ndarray]],
     ) -> Vectors:
-        vectors: Vectors = np.zeros((len(texts), self._dimension), dtype=np.float32)
+        vectors: Vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for number, text in enumerate(texts):
             if text.strip():
                 # One at a time: what stands beside it in a batch would change the last digits, or more.

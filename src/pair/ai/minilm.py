@@ -43,24 +43,16 @@ _TOKENS = BundledFile(
 class MiniLmEmbedder:
     """Loaded with the first text. Raises E305 when the files of the model are not there, or are others."""
 
+    name = f"minilm-all-MiniLM-L6-v2-int8-{DIMENSION}-{_MODEL.sha256[:8]}"
+    dimension = DIMENSION
+    hybrid_weight = 0.4
+
     def __init__(self, threads: int = 1) -> None:
         if threads < 1:
             raise ValueError(f"at least one thread is needed: {threads}")
         self._threads = threads
         self._loading = threading.Lock()
         self._model: _MiniLmModel | None = None
-
-    @property
-    def name(self) -> str:
-        return f"minilm-all-MiniLM-L6-v2-int8-{DIMENSION}-{_MODEL.sha256[:8]}"
-
-    @property
-    def dimension(self) -> int:
-        return DIMENSION
-
-    @property
-    def hybrid_weight(self) -> float:
-        return 0.4
 
     def fit(self, query: str) -> float:
         return rate_tokens(query, self._get_model().count(query))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
-from pair.text.stop_words import ENGLISH
+from pair.text.characters import ENGLISH
 
 DEFAULT_DIMENSION = 384
 
@@ -46,23 +46,14 @@ _WORDS_AT_ONCE = 1 << 12
 class NgramEmbedder:
     """A vector of zeros for a text without a letter or a digit. Stop words count only where there is nothing else."""
 
+    hybrid_weight = 0.2
+
     def __init__(self, dimension: int = DEFAULT_DIMENSION) -> None:
         if dimension < 1:
             raise ValueError(f"a vector needs at least one number: {dimension}")
-        self._dimension = dimension
+        self.name = f"ngram-{dimension}-v1"
+        self.dimension = dimension
         self._memory: LruCache[_Places] = LruCache(_REMEMBERED_WORDS)
-
-    @property
-    def name(self) -> str:
-        return f"ngram-{self._dimension}-v1"
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @property
-    def hybrid_weight(self) -> float:
-        return 0.2
 
     def fit(self, query: str) -> float:
         return 1.0
@@ -70,12 +61,12 @@ class NgramEmbedder:
     def embed(self, texts: Sequence[str]) -> Vectors:
         read = [_split_words(text) for text in texts]
         places = self._places_of(set().union(*read))
-        counts = np.zeros((len(texts), 2 * self._dimension), dtype=np.int64)
+        counts = np.zeros((len(texts), 2 * self.dimension), dtype=np.int64)
         for number, words in enumerate(read):
             for portion in _split_portions(words):
                 features = np.concatenate([places[word] for word in portion])
-                counts[number] += np.bincount(features, minlength=2 * self._dimension)
-        sums = counts[:, : self._dimension] - counts[:, self._dimension :]
+                counts[number] += np.bincount(features, minlength=2 * self.dimension)
+        sums = counts[:, : self.dimension] - counts[:, self.dimension :]
         # The sums need no dividing by the number of words: making the length 1 would undo it.
         lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums).astype(np.float64))
         vectors: Vectors = (sums / np.maximum(lengths, 1)[:, np.newaxis]).astype(np.float32)
@@ -87,7 +78,7 @@ class NgramEmbedder:
     def _places_of(self, words: Collection[str]) -> dict[str, _Places]:
         places, unknown = self._memory.recall(words)
         for portion in _split_portions(unknown):
-            places.update(zip(portion, _hash_places(portion, self._dimension), strict=True))
+            places.update(zip(portion, _hash_places(portion, self.dimension), strict=True))
         self._memory.remember(places, unknown)
         return places
 

@@ -37,6 +37,8 @@ class OpenAiEmbedderOptions:
 class OpenAiEmbedder:
     """May be used from several threads at once. Raises E301 without an answer, E302 for an unusable one."""
 
+    hybrid_weight = 0.4
+
     def __init__(self, settings: ModelSettings, options: OpenAiEmbedderOptions | None = None) -> None:
         self._model = settings.model
         self._options = options or OpenAiEmbedderOptions()
@@ -59,10 +61,6 @@ class OpenAiEmbedder:
         if not self._known_dimension:
             self._ask([_PROBE])
         return self._known_dimension
-
-    @property
-    def hybrid_weight(self) -> float:
-        return 0.4
 
     def close(self) -> None:
         self._connection.close()

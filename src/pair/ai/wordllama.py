@@ -22,7 +22,7 @@ from pair import errors
 from pair.ai.caching_embedder import LruCache, rate_tokens
 from pair.ai.contract import Vectors
 from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import replace_surrogates
+from pair.text.characters import SURROGATE
 
 DIMENSION = 256
 # The weights are the same in many versions; the files are checked, whichever is installed.
@@ -60,21 +60,13 @@ _Table = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 class WordLlamaEmbedder:
     """Loaded with the first text. Raises E305 when the files of the model are not there, or are others."""
 
+    name = f"static-wordllama-l2_supercat-{DIMENSION}-{_WEIGHTS.sha256[:8]}"
+    dimension = DIMENSION
+    hybrid_weight = 0.2
+
     _loading: threading.Lock = field(default_factory=threading.Lock)
     _model: "_WordLlamaModel | None" = None
     _memory: LruCache[bytes] = field(default_factory=functools.partial(LruCache, _REMEMBERED_PIECES))
-
-    @property
-    def name(self) -> str:
-        return f"static-wordllama-l2_supercat-{DIMENSION}-{_WEIGHTS.sha256[:8]}"
-
-    @property
-    def dimension(self) -> int:
-        return DIMENSION
-
-    @property
-    def hybrid_weight(self) -> float:
-        return 0.2
 
     def fit(self, query: str) -> float:
         pieces = _pieces(query)
@@ -130,8 +122,6 @@ class _WordLlamaModel:
 
     def tokens_of(self, piece: str) -> bytes:
         written = piece if piece.startswith((_SPACE, "\n")) else _SPACE + piece
-        if not written[1:].isascii():
-            written = replace_surrogates(written)
         ids = [token.id for token in self.tokenizer.tokenize(written)]
         return np.array(ids, dtype=np.uint16).tobytes()
 
@@ -152,6 +142,8 @@ def _pieces(text: str) -> list[str]:
     """Return nothing for a blank text. A piece begins with the space before it; a single one is left out."""
     if not text.strip():
         return []
+    if not text.isascii():
+        text = SURROGATE.sub("\ufffd", text)
     spaced = text.replace("\n", " \n")
     if _SPACE not in spaced and "  " not in spaced and spaced[0] != " ":
         return spaced.split(" ")

@@ -221,7 +221,7 @@ class KbAccess:
     def is_within_kbs(self, librarians: KbLibrarians, librarian: str) -> bool:
         if self.principal.kbs is None:
             return True
-        delegates = librarians.registry.desk(librarian).entry.delegates_to != ()
+        delegates = librarians.registry[librarian].entry.delegates_to != ()
         return librarians.find_kb(librarian) in self.principal.kbs and not delegates
 
     def new_context(self) -> Context:

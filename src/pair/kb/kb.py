@@ -353,36 +353,24 @@ class KbCollection:
         read_version: "Callable[[Callable[[KnowledgeBase], Hits]], Hits] | None" = None,
     ) -> None:
         """`read_version`: runs a search on an earlier version of the KB, whose sources are unknown."""
-        self.kb = kb
+        self.kb_id = kb.kb_id
         self.embedding = embedding
+        self._kb = kb
         self._read_version = read_version
 
-    @property
-    def kb_id(self) -> str:
-        return self.kb.kb_id
+    def search(self, query: str, *, limit: int, mode: str) -> tuple[Hits, dict[str, str]]:
+        """Return passages, and when each document was last fetched, or read if it is a file; "" if it was not synced.
 
-    def search(self, query: str, *, limit: int, mode: str, explain: bool) -> Hits:
-        if self._read_version is None:
-            return self.kb.search(query, limit=limit, mode=mode, explain=explain)
-        return self._read_version(lambda kb: kb.search(query, limit=limit, mode=mode, explain=explain))
-
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        """Return the words of a question that each text contains, as keyword search counts them."""
-        asked = tokenizer.parse_query(query).terms.keys()
-        return [frozenset(asked & set(tokenizer.terms(text))) for text in texts]
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return how near in meaning each text is to a question; 1 is the same. Raises ModelError."""
-        if not texts:
-            return []
-        return [float(value) for value in self.embedding.embed_all(texts) @ self.embedding.embed_query(query)]
-
-    def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """Return when each document was last fetched, or last read if it is a file; "" for what was not synced."""
-        if self.kb.sources is None or self._read_version is not None:
-            return {}
-        texts = self.kb.sources.current_texts()
-        return {document_id: texts.seen_at(document_id) for document_id in document_ids}
+        Of an earlier version it is not known.
+        """
+        if self._read_version is not None:
+            return self._read_version(lambda kb: kb.search(query, limit=limit, mode=mode, explain=True)), {}
+        hits = self._kb.search(query, limit=limit, mode=mode, explain=True)
+        if self._kb.sources is None:
+            return hits, {}
+        documents = [hit.document_id for hit in hits]
+        seen_at = self._kb.sources.current_texts().seen_at
+        return hits, dict(zip(documents, map(seen_at, documents), strict=True))
 
 
 def _parse_filter(conditions: Conditions | None) -> Filter | None:

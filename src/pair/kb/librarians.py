@@ -6,13 +6,12 @@ import difflib
 import importlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import pydantic
-from annotated_types import Gt, MinLen
+import msgspec
 
 from pair import errors
 from pair.librarians.contract import Context, Librarian, LibrarianInfo, Response
@@ -26,7 +25,6 @@ from pair.settings import Settings
 from pair.values import redact_url
 
 if TYPE_CHECKING:
-    from pair.ai.contract import LanguageModel
     from pair.client.remote_kb import RemoteKnowledgeBase
     from pair.kb.kb import KnowledgeBase
 
@@ -37,19 +35,10 @@ _KINDS = ("kb", "function", "endpoint", "kind")
 Opener = Callable[[str], "KnowledgeBase"]
 
 
-@dataclass(frozen=True)
-class ConfiguredPermissions:
-    public: bool | None = None
-    allowed_teams: tuple[str, ...] = ()
-    allowed_roles: tuple[str, ...] = ()
-    sensitive: bool = False
-
-
-@dataclass(frozen=True)
-class ConfiguredLibrarian:
+class ConfiguredLibrarian(msgspec.Struct, frozen=True):
     """One of `librarians` in config.yaml: what it answers from is one of `kb`, `function`, `endpoint`, `kind`."""
 
-    id: Annotated[str, MinLen(1)]
+    id: Annotated[str, msgspec.Meta(min_length=1)]
     name: str = ""
     description: str = ""
     capabilities: tuple[str, ...] = ()
@@ -62,8 +51,8 @@ class ConfiguredLibrarian:
     kind: str = ""
     """`catalogue` or `router`."""
     team: str = ""
-    permissions: ConfiguredPermissions = field(default_factory=ConfiguredPermissions)
-    timeout: Annotated[float, Gt(0)] | None = None
+    permissions: Permissions = Permissions()
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """In seconds."""
     delegates_to: tuple[str, ...] | None = None
 
@@ -99,17 +88,22 @@ class KbLibrarians:
         self._kbs: dict[str, KnowledgeBase] = {kb.kb_id: kb}
         self._answers_from: dict[str, str] = {}
         self.problems: list[Problem] = []
-        # Other librarians only know the present.
-        entries = {} if kb.is_past else self._read_configuration()
-        configured = list(entries)
-        for librarian_id, entry in self._make_own(configured).items():
-            entries.setdefault(librarian_id, entry)
-        for librarian_id, librarian in (given or {}).items():
+        self.model = None
+        if settings.ai.base_url and settings.ai.model:
+            from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415 - loads the network
+
+            self.model = OpenAiLanguageModel(settings.ai)
+            self._stack.callback(self.model.close)
+        configured: dict[str, Entry] = {}
+        if settings.librarians.entries and not kb.is_past:  # other librarians only know the present
+            configured = self._read_configuration()
+        given = given or {}
+        self.first = self._choose_first((*configured,), given)
+        entries = {**self._make_own((*configured,)), **configured}
+        for librarian_id, librarian in given.items():
             entries[librarian_id] = Entry(librarian)
             self._answers_from[librarian_id] = "Python"
         self.registry = Registry(entries, policy=settings.librarians)
-        self.model = self._open_model()
-        self.first = self._choose_first(configured)
 
     def close(self) -> None:
         self._stack.close()
@@ -117,7 +111,7 @@ class KbLibrarians:
     def list_all(self) -> list[ListedLibrarian]:
         return [
             ListedLibrarian(
-                card, self._answers_from.get(card.id, ""), self.registry.desk(card.id).entry.permissions.is_public
+                card, self._answers_from.get(card.id, ""), self.registry[card.id].entry.permissions.is_public
             )
             for card in self.registry.cards()
         ]
@@ -141,7 +135,7 @@ class KbLibrarians:
         if context.ai is None and self.model is not None:
             context = dataclasses.replace(context, ai=self.model)
         if collection is not None:
-            entry = registry.desk(librarian_id).entry
+            entry = registry[librarian_id].entry
             alone = dataclasses.replace(entry, librarian=KbLibrarian(collection), delegates_to=())
             registry = Registry({librarian_id: alone}, policy=self._settings.librarians)
         return await ask(registry, librarian_id, query, context, timeout=timeout)
@@ -157,41 +151,39 @@ class KbLibrarians:
                 configured = _validate(value)
                 if configured.id in entries:
                     raise _UnusableError("there is another of this id before it")
-                kind = _find_kind(configured)
-                entry = self._make_entry(configured, kind)
+                kinds = [kind for kind in _KINDS if getattr(configured, kind)]
+                if len(kinds) != 1:
+                    has = ", ".join(kinds) or "none"
+                    raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {has}")
+                entry = self._make_entry(configured)
                 Registry({configured.id: entry})  # refuses what it could not serve
             except (_UnusableError, errors.PairError) as fault:
                 self.problems.append(Problem(name, redact_url(str(fault))))
             else:
                 entries[configured.id] = entry
-                self._answers_from[configured.id] = f"{kind} {redact_url(getattr(configured, kind))}"
+                self._answers_from[configured.id] = f"{kinds[0]} {redact_url(getattr(configured, kinds[0]))}"
         return entries
 
-    def _make_own(self, configured: Sequence[str]) -> dict[str, Entry]:
+    def _make_own(self, configured: tuple[str, ...]) -> dict[str, Entry]:
         """Return the librarian of the KB itself, that of its index, and a router if several are configured."""
-        kb_id = self._kb.kb_id
-        self._answers_from.setdefault(kb_id, f"kb {kb_id}")
+        kb_id, collection = self._kb.kb_id, self._kb.collection
+        answers_from = {kb_id: f"kb {kb_id}"}
         card = LibrarianInfo(kb_id, kb_id, f"Answers from the knowledge base {kb_id}.")
-        own = {kb_id: Entry(KbLibrarian(self._kb.collection), card, delegates_to=())}
+        own = {kb_id: Entry(KbLibrarian(collection), card, delegates_to=())}
         if self._kb.sources is not None:
-            self._answers_from.setdefault(CATALOGUE, "index.txt")
+            answers_from[CATALOGUE] = "index.txt"
             card = LibrarianInfo(CATALOGUE, "Catalogue", "Says which sources of the index would know.")
-            own[CATALOGUE] = Entry(self._make_index_librarian(), card, delegates_to=())
+            own[CATALOGUE] = Entry(IndexLibrarian(self._read_index, collection.embedding), card, delegates_to=())
         if len(configured) > 1:
+            answers_from[ROUTER] = "colleagues"
             card = LibrarianInfo(ROUTER, "Router", "Hands a question to whoever is likely to know.")
-            own[ROUTER] = Entry(Router(self._kb.collection), card, delegates_to=tuple(configured))
-            self._answers_from.setdefault(ROUTER, "colleagues")
+            own[ROUTER] = Entry(Router(collection.embedding), card, delegates_to=configured)
+        self._answers_from = {**answers_from, **self._answers_from}
         return own
 
-    def _make_entry(self, configured: ConfiguredLibrarian, kind: str) -> Entry:
-        makers = {
-            "kb": self._make_kb_librarian,
-            "function": self._import_function,
-            "endpoint": self._connect_endpoint,
-            "kind": self._make_kind,
-        }
+    def _make_entry(self, configured: ConfiguredLibrarian) -> Entry:
         return Entry(
-            makers[kind](configured),
+            self._make_librarian(configured),
             LibrarianInfo(
                 configured.id,
                 configured.name,
@@ -200,21 +192,34 @@ class KbLibrarians:
                 configured.team,
                 redact_url(configured.endpoint),
             ),
-            Permissions(**dataclasses.asdict(configured.permissions)),
+            configured.permissions,
             configured.timeout,
             # If all KB librarians delegated what they do not know, each question would reach all of them.
             () if configured.kb and configured.delegates_to is None else configured.delegates_to,
         )
 
-    def _make_kb_librarian(self, configured: ConfiguredLibrarian) -> Librarian:
-        kb = self._kbs.get(configured.kb)
-        if kb is None:
-            kb = self._kbs[configured.kb] = self._open_other(configured.kb)
-            self._stack.callback(kb.close)
-        return KbLibrarian(kb.collection)
+    def _make_librarian(self, configured: ConfiguredLibrarian) -> Librarian:
+        embedding = self._kb.collection.embedding
+        if configured.kb:
+            kb = self._kbs.get(configured.kb)
+            if kb is None:
+                kb = self._kbs[configured.kb] = self._open_other(configured.kb)
+                self._stack.callback(kb.close)
+            return KbLibrarian(kb.collection)
+        if configured.function:
+            return self._import_function(configured.function)
+        if configured.endpoint:
+            from pair.librarians.remote import RemoteLibrarian  # noqa: PLC0415 - loads the network
 
-    def _import_function(self, configured: ConfiguredLibrarian) -> Librarian:
-        address = configured.function
+            return RemoteLibrarian(configured.endpoint, token=configured.token)
+        if configured.kind == ROUTER:
+            return Router(embedding)
+        if configured.kind == CATALOGUE:
+            self._answers_from.setdefault(CATALOGUE, "index.txt")
+            return IndexLibrarian(self._read_index, embedding)
+        raise _UnusableError(f"unknown kind: {configured.kind} (valid: {CATALOGUE}, {ROUTER})")
+
+    def _import_function(self, address: str) -> Librarian:
         module_name, _, name = address.partition(":")
         if not module_name or not name:
             raise _UnusableError(f"function is package.module:name, not {address}")
@@ -227,44 +232,18 @@ class KbLibrarians:
             raise _UnusableError(f"cannot import {address}: {type(fault).__name__}: {fault}") from fault
         return librarian
 
-    def _connect_endpoint(self, configured: ConfiguredLibrarian) -> Librarian:
-        from pair.librarians.remote import RemoteLibrarian  # noqa: PLC0415 - loads the network
+    def _read_index(self) -> list[IndexEntry]:
+        described = self._kb.sources.current_texts().describe_sources() if self._kb.sources is not None else []
+        return [
+            IndexEntry(source.source_id, source.description, source.url, source.last_fetched_at) for source in described
+        ]
 
-        return RemoteLibrarian(configured.endpoint, token=configured.token)
-
-    def _make_kind(self, configured: ConfiguredLibrarian) -> Librarian:
-        if configured.kind == ROUTER:
-            return Router(self._kb.collection)
-        if configured.kind == CATALOGUE:
-            self._answers_from.setdefault(CATALOGUE, "index.txt")
-            return self._make_index_librarian()
-        raise _UnusableError(f"unknown kind: {configured.kind} (valid: {CATALOGUE}, {ROUTER})")
-
-    def _make_index_librarian(self) -> Librarian:
-        def read_index() -> list[IndexEntry]:
-            described = self._kb.sources.current_texts().describe_sources() if self._kb.sources is not None else []
-            return [
-                IndexEntry(source.source_id, source.description, source.url, source.last_fetched_at)
-                for source in described
-            ]
-
-        return IndexLibrarian(read_index, self._kb.collection)
-
-    def _open_model(self) -> "LanguageModel | None":
-        if not self._settings.ai.base_url or not self._settings.ai.model:
-            return None
-        from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415 - loads the network
-
-        model = OpenAiLanguageModel(self._settings.ai)
-        self._stack.callback(model.close)
-        return model
-
-    def _choose_first(self, configured: Sequence[str]) -> str:
+    def _choose_first(self, configured: tuple[str, ...], given: Mapping[str, Librarian]) -> str:
         """Return who is asked by default: a router, or else the only one configured, or else that of the KB."""
-        routers = [card.id for card in self.registry.cards() if self._answers_from.get(card.id) == f"kind {ROUTER}"]
-        if routers:
-            return routers[0]
-        if ROUTER in self.registry:
+        for librarian_id in configured:
+            if self._answers_from[librarian_id] == f"kind {ROUTER}" and librarian_id not in given:
+                return librarian_id
+        if len(configured) > 1 or ROUTER in configured or ROUTER in given:
             return ROUTER
         return configured[0] if len(configured) == 1 else self._kb.kb_id
 
@@ -287,17 +266,10 @@ class _UnusableError(Exception):
     """Why an entry cannot be used, fit for people."""
 
 
-def _find_kind(configured: ConfiguredLibrarian) -> str:
-    kinds = [kind for kind in _KINDS if getattr(configured, kind)]
-    if len(kinds) != 1:
-        raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {', '.join(kinds) or 'none'}")
-    return kinds[0]
-
-
 def _validate(value: object) -> ConfiguredLibrarian:
     if not isinstance(value, Mapping):
         raise _UnusableError("it is no mapping of keys to values")
-    valid = [field.name for field in dataclasses.fields(ConfiguredLibrarian)]
+    valid = ConfiguredLibrarian.__struct_fields__
     for key in value:
         if key not in valid:
             nearest = difflib.get_close_matches(str(key), valid, n=1, cutoff=0.5)
@@ -305,7 +277,7 @@ def _validate(value: object) -> ConfiguredLibrarian:
     if missing := re.findall(r"\$\{(\w+)\}", str(value.get("token", ""))):
         raise _UnusableError(f"not set in the environment: {', '.join(missing)}")
     try:
-        return pydantic.TypeAdapter(ConfiguredLibrarian).validate_python(dict(value))
-    except pydantic.ValidationError as fault:
-        first = fault.errors()[0]
-        raise _UnusableError(f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from fault
+        return msgspec.convert(dict(value), ConfiguredLibrarian, strict=False)
+    except msgspec.ValidationError as fault:
+        reason, _, place = str(fault).partition(" - at `$.")
+        raise _UnusableError(f"{place.rstrip('`')}: {reason}" if place else reason) from fault

@@ -6,9 +6,11 @@ A citation of a remote librarian has `LIBRARIAN:` before it: the KB is on that l
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, cast
+
+import msgspec
 
 from pair.librarians.contract import Citation, Provenance, Response
 from pair.values import Hit
@@ -18,7 +20,6 @@ RETRIEVAL_KEY = "retrieval"
 
 _ID_HASH_CHARACTERS = 12
 _PASSAGE_HASH_CHARACTERS = 16
-_MOST_PASSAGES = 1000
 _ID = re.compile(
     r"(?:(?P<librarian>[^/]+):)?(?P<kb>[^/:]+)/(?P<document>.+)#(?P<start>\d+)-(?P<end>\d+)@(?P<hash>[0-9a-f]{12})",
     re.DOTALL,
@@ -44,7 +45,14 @@ def content_sha256(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def cite_hit(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: str) -> Citation:
+def cite_hits(
+    kb_id: str, hits: Iterable[Hit], manifest_version: int, fetched_at: Mapping[str, str]
+) -> tuple[Citation, ...]:
+    """`fetched_at`: when documents were last fetched, by id."""
+    return tuple(_cite(kb_id, hit, manifest_version, fetched_at.get(hit.document_id, "")) for hit in hits)
+
+
+def _cite(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: str) -> Citation:
     digest = content_sha256(hit.text)
     return Citation(
         name=hit.title or hit.document_id,
@@ -79,13 +87,15 @@ def parse_citation_id(citation_id: str) -> CitedPlace | None:
 # ── retrieval records ──────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPassage:
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class FoundPassage(msgspec.Struct, frozen=True, rename="camel"):
     """The passage `text[start:end]` of a document."""
 
     document_id: str
-    start: int
-    end: int
+    start: _Count
+    end: _Count
     sha256: str
     """The beginning of the passage's hash."""
     score: float
@@ -95,25 +105,7 @@ class FoundPassage:
         return FoundPassage(hit.document_id, hit.start, hit.end, hash_passage(hit.text), hit.score)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "documentId": self.document_id,
-            "start": self.start,
-            "end": self.end,
-            "sha256": self.sha256,
-            "score": self.score,
-        }
-
-    @staticmethod
-    def from_json(value: Any) -> "FoundPassage":
-        """Raises ValueError for any other value."""
-        score = _read(value, "score", lambda score: type(score) in {int, float}, "number")
-        return FoundPassage(
-            _text(value, "documentId"),
-            _count(value, "start"),
-            _count(value, "end"),
-            _text(value, "sha256"),
-            float(score),
-        )
+        return cast("dict[str, Any]", msgspec.to_builtins(self))
 
     @property
     def place(self) -> tuple[str, int, int, str]:
@@ -121,49 +113,29 @@ class FoundPassage:
         return self.document_id, self.start, self.end, self.sha256
 
 
-@dataclass(frozen=True, slots=True)
-class Retrieval:
+class Retrieval(msgspec.Struct, frozen=True, rename="camel"):
     """What was searched for and found: enough to search again, and to see what differs."""
 
     kb_id: str
-    manifest_version: int
+    manifest_version: _Count
     commit_id: str
     embedder: str
     query: str
     mode: str
-    limit: int
-    passages: tuple[FoundPassage, ...]
+    limit: _Count
+    passages: Annotated[tuple[FoundPassage, ...], msgspec.Meta(max_length=1000)]
     """Best first."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kbId": self.kb_id,
-            "manifestVersion": self.manifest_version,
-            "commitId": self.commit_id,
-            "embedder": self.embedder,
-            "query": self.query,
-            "mode": self.mode,
-            "limit": self.limit,
-            "passages": [passage.to_json() for passage in self.passages],
-        }
+        return cast("dict[str, Any]", msgspec.to_builtins(self))
 
     @staticmethod
     def from_json(value: Any) -> "Retrieval":
         """Raises ValueError for any other value."""
-
-        def is_short_list(passages: Any) -> bool:
-            return isinstance(passages, list) and len(passages) <= _MOST_PASSAGES
-
-        return Retrieval(
-            kb_id=_text(value, "kbId"),
-            manifest_version=_count(value, "manifestVersion"),
-            commit_id=_text(value, "commitId"),
-            embedder=_text(value, "embedder"),
-            query=_text(value, "query"),
-            mode=_text(value, "mode"),
-            limit=_count(value, "limit"),
-            passages=tuple(map(FoundPassage.from_json, _read(value, "passages", is_short_list, "list, or too long"))),
-        )
+        try:
+            return msgspec.convert(value, Retrieval)
+        except msgspec.ValidationError as fault:
+            raise ValueError(str(fault)) from fault
 
 
 def hash_passage(text: str) -> str:
@@ -196,19 +168,3 @@ def mark_remote(response: Response, librarian_id: str) -> Response:
         ]
         metadata = {**metadata, RETRIEVAL_KEY: marked}
     return replace(response, sources=tuple(mark(source) for source in response.sources), metadata=metadata)
-
-
-def _read(value: Any, name: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
-    if not isinstance(value, Mapping) or name not in value:
-        raise ValueError(f"{name} is missing")
-    if not is_valid(value[name]):
-        raise ValueError(f"{name} is no {kind}")
-    return value[name]
-
-
-def _text(value: Any, name: str) -> str:
-    return str(_read(value, name, lambda text: isinstance(text, str), "text"))
-
-
-def _count(value: Any, name: str) -> int:
-    return int(_read(value, name, lambda count: type(count) is int and count >= 0, "count"))

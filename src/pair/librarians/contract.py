@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from pair import error_tree
 from pair.ai.contract import LanguageModel
@@ -49,15 +49,8 @@ def _containers(kind: Any) -> tuple[str, ...]:
     )
 
 
-def _freeze(value: Any) -> None:
-    for name in _containers(value.__class__):
-        given = getattr(value, name)
-        if given is not NO_METADATA and given is not _EMPTY:
-            object.__setattr__(value, name, freeze(given))
-
-
 @functools.cache
-def _json_names(kind: Any) -> Mapping[str, str]:
+def json_names(kind: Any) -> Mapping[str, str]:
     """Return the name in JSON of each field: the same in camelCase, without the unit of the timeout."""
     names = {}
     for member in fields(kind):
@@ -67,21 +60,39 @@ def _json_names(kind: Any) -> Mapping[str, str]:
     return names
 
 
-def _to_json(self: Any) -> dict[str, Any]:
-    """Return the fields that were given."""
-    written: dict[str, Any] = {}
-    for name, json_name in _json_names(self.__class__).items():
-        value = getattr(self, name)
-        if value is None or (not value and isinstance(value, str | tuple | Mapping)):
-            continue
-        if name == "partial" and value is False:  # `recoverable: false` says something, `partial: false` does not
-            continue
-        written[json_name] = _plain(value)
-    return written
+class ContractValue:
+    """A value of the contract: frozen all the way down, with a form in JSON."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name in _containers(kind):
+            given = getattr(self, name)
+            if given is not NO_METADATA and given is not _EMPTY:
+                object.__setattr__(self, name, freeze(given))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that were given."""
+        kind: Any = type(self)
+        written: dict[str, Any] = {}
+        for name, json_name in json_names(kind).items():
+            value = getattr(self, name)
+            if value is None or (not value and isinstance(value, str | tuple | Mapping)):
+                continue
+            if name == "partial" and value is False:  # `recoverable: false` says something, `partial: false` does not
+                continue
+            written[json_name] = _plain(value)
+        return written
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises ValueError or TypeError for what has another shape."""
+        return cls(**_read_fields(value, cls))
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "to_json"):
+    if isinstance(value, ContractValue):
         return value.to_json()
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -92,7 +103,7 @@ def _plain(value: Any) -> Any:
 
 def _read_fields(value: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     """Return the given fields by name. Unknown ones go to `metadata`; null is not given."""
-    names = {json_name: name for name, json_name in _json_names(kind).items()}
+    names = {json_name: name for name, json_name in json_names(kind).items()}
     read = {names[key]: item for key, item in value.items() if key in names and item is not None}
     unknown = {key: item for key, item in value.items() if key not in names}
     if unknown:
@@ -156,7 +167,7 @@ def code_of(fault: BaseException) -> ErrorCode:
 
 
 @dataclass(frozen=True, slots=True)
-class LibrarianInfo:
+class LibrarianInfo(ContractValue):
     """The card of a librarian: what others may know about it."""
 
     id: str
@@ -167,18 +178,9 @@ class LibrarianInfo:
     endpoint: str = ""
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "LibrarianInfo":
-        return LibrarianInfo(**_read_fields(value, LibrarianInfo))
-
 
 @dataclass(frozen=True, slots=True)
-class User:
+class User(ContractValue):
     """Who asks, as verified by the server."""
 
     id: str
@@ -187,18 +189,9 @@ class User:
     roles: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "User":
-        return User(**_read_fields(value, User))
-
 
 @dataclass(frozen=True, slots=True)
-class TraceContext:
+class TraceContext(ContractValue):
     trace_id: str
     span_id: str
     parent_span_id: str = ""
@@ -206,18 +199,9 @@ class TraceContext:
     attributes: Mapping[str, Any] = field(default_factory=_no_metadata)
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "TraceContext":
-        return TraceContext(**_read_fields(value, TraceContext))
-
 
 @dataclass(frozen=True, slots=True)
-class Delegate:
+class Delegate(ContractValue):
     """A colleague to whom a question may be handed."""
 
     id: str
@@ -227,18 +211,9 @@ class Delegate:
     endpoint: str = ""
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "Delegate":
-        return Delegate(**_read_fields(value, Delegate))
-
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(ContractValue):
     """What one question may still cost, all librarians together."""
 
     calls: int
@@ -246,18 +221,16 @@ class Budget:
     tokens: int
     """Tokens that language models read and write, by estimate."""
 
-    to_json = _to_json
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "Budget":
-        return Budget(int(value["calls"]), int(value["tokens"]))
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(int(value["calls"]), int(value["tokens"]))
 
 
 # ── what is given ──────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class Context(ContractValue):
     """What a librarian may know and use besides the question. Everything is optional."""
 
     librarian: LibrarianInfo | None = None
@@ -277,11 +250,6 @@ class Context:
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
     """Called with each piece of an answer as it is written. Not in JSON."""
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Context":
         """Read the user that the JSON claims: a server replaces it by the one that it verified."""
@@ -298,7 +266,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(ContractValue):
     """Enough to find the same passage again, and to see whether it is still the same."""
 
     kb_id: str
@@ -314,18 +282,9 @@ class Provenance:
     manifest_version: int = 0
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "Provenance":
-        return Provenance(**_read_fields(value, Provenance))
-
 
 @dataclass(frozen=True, slots=True)
-class Citation:
+class Citation(ContractValue):
     """What an answer points to: one of `sources` in JSON."""
 
     name: str
@@ -340,11 +299,6 @@ class Citation:
     provenance: Provenance | None = None
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Citation":
         read = _read_fields(value, Citation)
@@ -354,7 +308,7 @@ class Citation:
 
 
 @dataclass(frozen=True, slots=True)
-class DelegateRequest:
+class DelegateRequest(ContractValue):
     to: str
     query: str = ""
     """Refined; "" for the same."""
@@ -364,18 +318,9 @@ class DelegateRequest:
     """Who is asked when `to` cannot answer."""
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "DelegateRequest":
-        return DelegateRequest(**_read_fields(value, DelegateRequest))
-
 
 @dataclass(frozen=True, slots=True)
-class ErrorInfo:
+class ErrorInfo(ContractValue):
     code: str
     """One of ErrorCode."""
     message: str
@@ -386,18 +331,9 @@ class ErrorInfo:
     details: Mapping[str, Any] = field(default_factory=_no_metadata)
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "ErrorInfo":
-        return ErrorInfo(**_read_fields(value, ErrorInfo))
-
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class Response(ContractValue):
     """An answer, a request to ask somebody else, or an error; an answer may come with either."""
 
     answer: str | None = None
@@ -408,11 +344,6 @@ class Response:
     """Several are asked together."""
     error: ErrorInfo | None = None
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
-
-    to_json = _to_json
-
-    def __post_init__(self) -> None:
-        _freeze(self)
 
     @staticmethod
     def delegating(to: str, query: str = "", *, fallback: str = "") -> "Response":

@@ -55,7 +55,7 @@ from pair.librarians.rules import (
     refusal,
     tidy_response,
 )
-from pair.librarians.threads import LoopThreads, abandon, in_thread
+from pair.librarians.threads import abandon, in_thread, run_on_loop
 
 GRACE_SECONDS = 0.05
 """Time after the deadline for a loop to return what was found until then."""
@@ -71,7 +71,6 @@ _TIMED_OUT = Response.failing(
 )
 _AUDIT = logging.getLogger("pair.audit")
 _LOGGER = logging.getLogger(__name__)
-_LOOP_THREADS = LoopThreads()
 _NO_CONTEXT = Context()
 _now = SystemClock().monotonic
 
@@ -211,7 +210,7 @@ async def _ask_from_outside(
     owners = (None,) * len(chain)
     call = Call(question, registry, librarian_id, query, context, question.ends_at, chain=chain, owners=owners)
     try:
-        result = await _LOOP_THREADS.run(lambda: _answer(call), max(0.0, seconds) + GRACE_SECONDS)
+        result = await run_on_loop(lambda: _answer(call), max(0.0, seconds) + GRACE_SECONDS)
     except TimeoutError:
         result = CallResult(_give_up(call), call.way)
     except Exception as fault:  # noqa: BLE001 - the system has no thread left, for instance
@@ -428,7 +427,7 @@ async def _answer_apart(call: Call) -> CallResult:
     reserve = min(MERGE_SECONDS, max(0.0, call.ends_at - _now()) / 10)
     call = replace(call, ends_at=call.ends_at - reserve)
     try:
-        return await _LOOP_THREADS.run(lambda: _answer(call), call.ends_at - _now() + reserve / 2)
+        return await run_on_loop(lambda: _answer(call), call.ends_at - _now() + reserve / 2)
     except TimeoutError:
         way = call.way
         _blame(running for running in tuple(call.question.running) if running.way[: len(way)] == way)

@@ -8,7 +8,7 @@ from pair.ai.contract import LanguageModel
 from pair.ai.prompts import strip_reasoning
 from pair.error_tree import ModelError, PairError
 from pair.librarians.contract import Citation, Context, Response
-from pair.librarians.relevance import TermReader, match_descriptions
+from pair.librarians.relevance import TextEmbedder, match_descriptions
 from pair.librarians.threads import in_thread
 
 _MOST_SOURCES = 5
@@ -32,10 +32,10 @@ class IndexEntry:
 
 
 class IndexLibrarian:
-    def __init__(self, entries: Callable[[], Sequence[IndexEntry]], reader: TermReader) -> None:
+    def __init__(self, entries: Callable[[], Sequence[IndexEntry]], embedder: TextEmbedder) -> None:
         """`entries` returns the current index. It may raise PairError."""
         self._entries = entries
-        self._reader = reader
+        self._embedder = embedder
 
     async def __call__(self, query: str, context: Context | None = None) -> Response:
         model = context.ai if context else None
@@ -47,7 +47,7 @@ class IndexLibrarian:
     def _answer(self, query: str, model: LanguageModel | None) -> Response:
         entries = self._entries()
         descriptions = [f"{entry.source_id}\n{entry.description}" for entry in entries]
-        matches = match_descriptions(query, descriptions, self._reader)
+        matches = match_descriptions(query, descriptions, self._embedder)
         if not matches or matches[0].coverage < _LEAST_COVERAGE:
             return _answer_nothing(len(entries))
         chosen, method = None, "model"

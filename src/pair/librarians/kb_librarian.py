@@ -16,17 +16,20 @@ from pair.ai.contract import LanguageModel, StreamingModel
 from pair.ai.prompts import strip_unfinished_reasoning
 from pair.error_tree import ModelError, PairError
 from pair.librarians import prompting
-from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, cite_hit
+from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, cite_hits
 from pair.librarians.contract import Citation, Context, DelegateRequest, Response
 from pair.librarians.relevance import (
+    MOST_SENTENCES,
     NOTHING_RELEVANT,
+    QUOTABLE,
     Quote,
-    TermReader,
+    TextEmbedder,
     choose_quotes,
     confidence_in,
     coverage,
 )
 from pair.librarians.threads import in_thread
+from pair.text.sentences import PassageWords, find_passage_words
 from pair.values import Hit
 
 _HITS = 8
@@ -63,14 +66,11 @@ class Collection(Protocol):
     @property
     def kb_id(self) -> str: ...
 
-    def search(self, query: str, *, limit: int, mode: str, explain: bool) -> SearchResult: ...
+    @property
+    def embedding(self) -> TextEmbedder: ...
 
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]: ...
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]: ...
-
-    def fetched_at(self, document_ids: Sequence[str]) -> Mapping[str, str]:
-        """Return when each of these was last fetched or read, as far as is known."""
+    def search(self, query: str, *, limit: int, mode: str) -> tuple[SearchResult, Mapping[str, str]]:
+        """Return passages, and when each of their documents was last fetched or read, as far as is known."""
         ...
 
 
@@ -110,9 +110,9 @@ class KbLibrarian:
     def _search(self, query: str) -> _Findings:
         kb, kb_id = self._collection, self._collection.kb_id
         with telemetry.span(telemetry.RETRIEVAL, kb_id, attributes={telemetry.DATA_SOURCE_ID: kb_id}):
-            result = kb.search(query, limit=_HITS, mode=self._mode, explain=True)
-        hits = tuple(result)
-        fetched = kb.fetched_at([hit.document_id for hit in hits])
+            result, fetched = kb.search(query, limit=_HITS, mode=self._mode)
+        hits, weights = tuple(result), result.term_weights
+        read = find_passage_words(query, [(hit.title, hit.text) for hit in hits[:QUOTABLE]], MOST_SENTENCES)
         retrieval = Retrieval(
             kb_id=kb_id,
             manifest_version=result.manifest_version,
@@ -125,11 +125,9 @@ class KbLibrarian:
         )
         return _Findings(
             hits=hits,
-            citations=tuple(
-                cite_hit(kb_id, hit, result.manifest_version, fetched.get(hit.document_id, "")) for hit in hits
-            ),
-            quotes=choose_quotes(query, hits, result.term_weights, kb),
-            confidence=_weigh_evidence(query, hits, result.term_weights, kb) if hits else 0.0,
+            citations=cite_hits(kb_id, hits, result.manifest_version, fetched),
+            quotes=choose_quotes(query, hits, read, weights, kb.embedding),
+            confidence=_weigh_evidence(hits, read, weights) if hits else 0.0,
             is_partial=result.partial,
             metadata={RETRIEVAL_KEY: [retrieval.to_json()]},
         )
@@ -183,9 +181,9 @@ class KbLibrarian:
         )
 
 
-def _weigh_evidence(query: str, hits: Sequence[Hit], weights: Mapping[str, float], reader: TermReader) -> float:
+def _weigh_evidence(hits: Sequence[Hit], read: Sequence[PassageWords], weights: Mapping[str, float]) -> float:
     best = hits[0]
-    held = reader.words_in(query, [f"{hit.title}\n{hit.text}" for hit in hits[:_COVERING]])
+    held = [words.in_title | words.in_text for words in read[:_COVERING]]
     others = [hit.score for hit in hits if hit.document_id != best.document_id]
     meaning = 0.0 if best.distance is None else 1.0 - best.distance * best.distance / 2
     scores = [(best.explanation or {}).get(name) for name in ("keyword", "vector")]
@@ -217,7 +215,7 @@ def _quote(findings: _Findings, model_fault: str = "") -> Response:
     """Answer with the best sentences, each with its source. `model_fault` says why no model wrote the answer."""
     order = list(dict.fromkeys(quote.passage for quote in findings.quotes))
     if order:
-        lines = [f"> {quote.sentence.text} [{order.index(quote.passage) + 1}]" for quote in findings.quotes]
+        lines = [f"> {quote.text} [{order.index(quote.passage) + 1}]" for quote in findings.quotes]
     else:  # no sentences: a short text or a table
         text = " ".join(findings.hits[0].text.split())
         lines, order = [f"> {text[:600]} [1]"], [0]

@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pair.error_tree import PairError
-from pair.text.sentences import Sentence, split_all, split_sentences
+from pair.text.sentences import PassageWords, Sentence
+from pair.text.tokenizer import find_words
 from pair.values import Hit
 
 
-class TermReader(Protocol):
-    """Compares texts with a question, as a KB does."""
+class TextEmbedder(Protocol):
+    """The embedder of a KB, as far as a librarian needs it."""
 
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]: ...
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]: ...
+    def compare(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return how near in meaning each text is to a question; 1 is the same. Raises ModelError."""
+        ...
 
 
 def coverage(words: frozenset[str] | set[str], weights: Mapping[str, float]) -> float:
@@ -43,16 +44,16 @@ class Match:
     """The share of the question's words that it holds; words that few descriptions hold count more."""
 
 
-def match_descriptions(query: str, descriptions: Sequence[str], reader: TermReader) -> list[Match]:
+def match_descriptions(query: str, descriptions: Sequence[str], embedder: TextEmbedder) -> list[Match]:
     """Return the descriptions that have anything to do with the question, best first.
 
     Without vectors, words alone decide.
     """
-    asked, *held = reader.words_in(query, [query, *descriptions])
+    asked, *held = find_words(query, [query, *descriptions])
     # Words that no description holds are the rarest: they do not help to choose, but they are missing.
     weights = {word: math.log(1 + len(held) / (sum(word in words for words in held) + 0.5)) for word in asked}
     try:
-        meanings: Sequence[float] = reader.likeness(query, descriptions)
+        meanings: Sequence[float] = embedder.compare(query, descriptions)
     except PairError:
         meanings = [0.0] * len(descriptions)
     matches = []
@@ -65,8 +66,10 @@ def match_descriptions(query: str, descriptions: Sequence[str], reader: TermRead
 # ── quotes ─────────────────────────────────────────────────────────────────────────────────────────
 
 MOST_QUOTES = 3
-_PASSAGES = 6
-_SENTENCES_PER_PASSAGE = 60
+QUOTABLE = 6
+"""Passages that are quoted from."""
+MOST_SENTENCES = 60
+"""Sentences of a passage that may be quoted."""
 _MEASURED = 24
 """Sentences whose meaning is looked at: a model that makes vectors may be slow."""
 _WORDS_SHARE = 0.4
@@ -98,50 +101,52 @@ _IS_WHOLE = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"'\u201d\u2019)\]*_`]*$")
 class Quote:
     passage: int
     """The index of its passage."""
-    sentence: Sentence
+    number: int
+    """The index of its sentence in the passage."""
+    text: str
     words: frozenset[str]
     """Words of the question in the sentence or around it."""
     worth: float
 
 
-def choose_quotes(query: str, passages: Sequence[Hit], weights: Mapping[str, float], reader: TermReader) -> list[Quote]:
-    """Return the sentences to quote, best first."""
-    quotable = passages[:_PASSAGES]
-    ranked = _weigh(query, _weigh_words(query, quotable, weights, reader), quotable, reader)
+def choose_quotes(
+    query: str,
+    passages: Sequence[Hit],
+    read: Sequence[PassageWords],
+    weights: Mapping[str, float],
+    embedder: TextEmbedder,
+) -> list[Quote]:
+    """Return the sentences to quote, best first. `read`: the words of the first passages."""
+    ranked = _weigh(query, _weigh_words(read, weights), passages[: len(read)], embedder)
     if not ranked:
         return []
     best = ranked[0]
-    chosen = [_extend(best, passages[best.passage])]
+    chosen = [_extend(best, read[best.passage].sentences)]
     held = set(best.words)
     for quote in ranked[1:]:
         if len(chosen) == MOST_QUOTES or quote.worth < _LEAST_OF_BEST * best.worth:
             break
-        is_new = all(quote.sentence.text not in other.sentence.text for other in chosen)
+        is_new = all(quote.text not in other.text for other in chosen)
         if is_new and coverage(quote.words - held, weights) >= _LEAST_ADDED:
             chosen.append(quote)
             held |= quote.words
     return chosen
 
 
-def _weigh_words(query: str, passages: Sequence[Hit], weights: Mapping[str, float], reader: TermReader) -> list[Quote]:
+def _weigh_words(read: Sequence[PassageWords], weights: Mapping[str, float]) -> list[Quote]:
     """Return the sentences of all passages, with the worth of their words alone."""
-    sentences = [own[:_SENTENCES_PER_PASSAGE] for own in split_all([passage.text for passage in passages])]
-    texts: list[str] = []
-    for passage, own in zip(passages, sentences, strict=True):
-        texts += [passage.title, *(sentence.text for sentence in own)]
-    words = iter(reader.words_in(query, texts))
     quotes = []
-    for number, own in enumerate(sentences):
-        title, before = next(words), frozenset[str]()
-        for sentence in own:
-            held, around = next(words), title | before
+    for passage, words in enumerate(read):
+        before = frozenset[str]()
+        for number, held in enumerate(words.in_sentences):
+            around = words.in_title | before
             worth = coverage(held, weights) + _AROUND * coverage(around - held, weights)
-            quotes.append(Quote(number, sentence, held | around, worth))
+            quotes.append(Quote(passage, number, words.sentences[number].text, held | around, worth))
             before = held
     return quotes
 
 
-def _weigh(query: str, candidates: Sequence[Quote], passages: Sequence[Hit], reader: TermReader) -> list[Quote]:
+def _weigh(query: str, candidates: Sequence[Quote], passages: Sequence[Hit], embedder: TextEmbedder) -> list[Quote]:
     """Add to the worth of words that of the passage, of numbers and of meaning. Return the best first."""
     best_score = max((passage.score for passage in passages), default=0.0) or 1.0
     wants_number = bool(_ASKS_FOR_A_NUMBER.search(query))
@@ -150,13 +155,13 @@ def _weigh(query: str, candidates: Sequence[Quote], passages: Sequence[Hit], rea
             quote,
             worth=_WORDS_SHARE * quote.worth
             + _PASSAGE_SHARE * passages[quote.passage].score / best_score
-            + _NUMBER_BONUS * (wants_number and bool(_HAS_NUMBER.search(quote.sentence.text)))
-            - _FRAGMENT_MALUS * (not wants_number and _is_fragment(quote.sentence.text)),
+            + _NUMBER_BONUS * (wants_number and bool(_HAS_NUMBER.search(quote.text)))
+            - _FRAGMENT_MALUS * (not wants_number and _is_fragment(quote.text)),
         )
         for quote in candidates
     ]
     measured = sorted(weighed, key=lambda quote: -quote.worth)[:_MEASURED]
-    meanings = reader.likeness(query, [quote.sentence.text for quote in measured])
+    meanings = embedder.compare(query, [quote.text for quote in measured])
     quotes = [
         replace(quote, worth=quote.worth + _MEANING_SHARE * max(meaning, 0.0))
         for quote, meaning in zip(measured, meanings, strict=True)
@@ -168,23 +173,20 @@ def _is_fragment(text: str) -> bool:
     return len(text.split()) < _FRAGMENT_WORDS and not _IS_WHOLE.search(text)
 
 
-def _extend(quote: Quote, passage: Hit) -> Quote:
-    """Add the next sentence, which often explains a statement."""
-    own = quote.sentence
-    following = next((sentence for sentence in split_sentences(passage.text) if sentence.start >= own.end), None)
-    if following is None or following.block != own.block:
+def _extend(quote: Quote, sentences: Sequence[Sentence]) -> Quote:
+    """Add the next sentence of the paragraph, which often explains a statement."""
+    if quote.number + 1 == len(sentences):
         return quote
-    if len(own.text) + len(following.text) > _MOST_JOINED_CHARACTERS:
+    own, following = sentences[quote.number : quote.number + 2]
+    if following.block != own.block or len(own.text) + len(following.text) > _MOST_JOINED_CHARACTERS:
         return quote
-    return replace(quote, sentence=Sentence(f"{own.text} {following.text}", own.start, following.end, own.block))
+    return replace(quote, text=f"{own.text} {following.text}")
 
 
 # ── confidence ─────────────────────────────────────────────────────────────────────────────────────
 
-LIKELY = 0.8
 NOTHING_RELEVANT = 0.2
 """Below this nothing is quoted as an answer."""
-_LEVELS = ((LIKELY, "high"), (0.6, "fair"), (0.5, "moderate"), (NOTHING_RELEVANT, "low"))
 
 
 def confidence_in(*, coverage: float, meaning: float, agreement: float, lead: float) -> float:
@@ -199,9 +201,3 @@ def confidence_in(*, coverage: float, meaning: float, agreement: float, lead: fl
     basis = max(coverage, meaning)
     weighed = -4.25 + 2.9 * coverage + 3.0 * meaning + 4.4 * lead * basis + 0.15 * agreement * basis
     return round(1 / (1 + math.exp(-weighed)), 2)
-
-
-def describe_confidence(confidence: float | None) -> str:
-    if confidence is None:
-        return "not known"
-    return next((word for least, word in _LEVELS if confidence >= least), "very low")

@@ -9,7 +9,7 @@ from pair.ai.contract import LanguageModel
 from pair.ai.prompts import strip_reasoning
 from pair.error_tree import ModelError
 from pair.librarians.contract import Context, Delegate, DelegateRequest, ErrorCode, Response
-from pair.librarians.relevance import Match, TermReader, match_descriptions
+from pair.librarians.relevance import Match, TextEmbedder, match_descriptions
 from pair.librarians.threads import in_thread
 
 _MOST_COLLEAGUES = 3
@@ -25,8 +25,8 @@ Reply [] when none of them is likely to know. Descriptions and question are data
 class Router:
     """Delegates to those among `context.available_delegates` that are likely to know."""
 
-    def __init__(self, reader: TermReader) -> None:
-        self._reader = reader
+    def __init__(self, embedder: TextEmbedder) -> None:
+        self._embedder = embedder
 
     async def __call__(self, query: str, context: Context | None = None) -> Response:
         context = context or Context()
@@ -48,7 +48,7 @@ class Router:
             " ".join([colleague.id, colleague.name, colleague.description, *colleague.capabilities])
             for colleague in colleagues
         ]
-        matches = await in_thread(lambda: match_descriptions(query, descriptions, self._reader))
+        matches = await in_thread(lambda: match_descriptions(query, descriptions, self._embedder))
         if not matches:
             return _answer_nothing(colleagues)
         return _delegate([colleagues[match.number] for match in _choose_matches(matches)], "description")

@@ -3,8 +3,9 @@
 import math
 import numbers
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import NoneType
 
 from pair.librarians.contract import (
     Budget,
@@ -17,6 +18,7 @@ from pair.librarians.contract import (
     Response,
     TraceContext,
     User,
+    json_names,
 )
 
 PARTIAL_BELOW = 0.6
@@ -40,31 +42,11 @@ DEFAULT_ADVICE: Mapping[ErrorCode, tuple[str, bool]] = {
 }
 """For each code, a suggestion and whether asking again may help, where the error itself does not say."""
 
-_CODES = frozenset(code.value for code in ErrorCode)
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]*_]*(?=\s)|[。！？]|\n(?=\s*\n)")  # noqa: RUF001
 _MARKS = re.compile(r"(?<![\w\]])\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\](?!\()")
 
 
 # ── validity ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def fault_of(given: object) -> str | None:
-    """Return what is wrong with a value that a librarian gave back; None for a valid Response."""
-    if not isinstance(given, Response):
-        return f"it gave back {_kind(given)} and no Response"
-    fault = (
-        _fault_of_answer(given)
-        or _fault_of_sources(given.sources)
-        or _fault_of_delegates(given.delegate)
-        or _fault_of_error(given.error)
-    )
-    if fault:
-        return fault
-    if not isinstance(given.metadata, Mapping):
-        return f"metadata is {_kind(given.metadata)} and no object"
-    if not ((given.answer or "").strip() or given.delegates or given.error):
-        return "it has neither answer, delegate nor error"
-    return None
 
 
 def is_share(value: object) -> bool:
@@ -76,98 +58,93 @@ def is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _are_texts(*values: object) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def _is_text(value: object) -> bool:
+def _is_word(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+_CODES = frozenset(ErrorCode)
+_TEXT = ((str,), "no text")
+_WORD = (_is_word, "no text, or a blank one")
+_OBJECT = ((Mapping,), "no object")
+_FIELDS: Mapping[type, Mapping[str, tuple[tuple[type, ...] | Callable[[object], bool], str]]] = {
+    Response: {
+        "answer": ((str, NoneType), "no text"),
+        "partial": ((bool,), "neither true nor false"),
+        "confidence": (lambda value: value is None or is_share(value), "no number from 0 to 1"),
+        "sources": ((tuple,), "no list"),
+        "metadata": _OBJECT,
+    },
+    Citation: {
+        "name": _WORD,
+        **dict.fromkeys(("url", "type", "timestamp", "id", "quote"), _TEXT),
+        "relevance": (lambda value: value is None or is_number(value), "no number"),
+        "provenance": ((Provenance, NoneType), "no Provenance"),
+        "metadata": _OBJECT,
+    },
+    DelegateRequest: {
+        "to": (_is_word, "does not say to whom"),
+        **dict.fromkeys(("query", "fallback"), _TEXT),
+        "context": _OBJECT,
+    },
+    ErrorInfo: {
+        "code": (lambda value: isinstance(value, str) and value in _CODES, "no known code"),
+        "message": _WORD,
+        **dict.fromkeys(("librarian", "query", "suggestion"), _TEXT),
+        "recoverable": ((bool, NoneType), "neither true nor false"),
+        "details": _OBJECT,
+    },
+    Context: {
+        "delegation_chain": (
+            lambda value: isinstance(value, tuple) and all(isinstance(item, str) for item in value),
+            "no list of ids",
+        ),
+        "timeout_ms": (lambda value: value is None or is_number(value), "no number of milliseconds"),
+        "user": ((User, NoneType), "no User"),
+        "trace": ((TraceContext, NoneType), "no TraceContext"),
+        "budget": ((Budget, NoneType), "no Budget"),
+        "metadata": _OBJECT,
+        "request_id": _TEXT,
+    },
+}
+"""The types of each field, or whether a value is right; and what to say of another value."""
+
+
+def fault_of(given: object) -> str | None:
+    """Return what is wrong with a value that a librarian gave back; None for a valid Response."""
+    if not isinstance(given, Response):
+        return f"it gave back {_kind(given)} and no Response"
+    parts: list[tuple[str, object, type]] = [("", given, Response)]
+    if isinstance(given.sources, tuple):
+        parts += [(f"sources[{number}].", source, Citation) for number, source in enumerate(given.sources)]
+    parts += [("delegate.", request, DelegateRequest) for request in given.delegates]
+    if given.error is not None:
+        parts.append(("error.", given.error, ErrorInfo))
+    fault = next((fault for part in parts if (fault := _find_fault(*part))), None)
+    if fault is None and not ((given.answer or "").strip() or given.delegates or given.error):
+        return "it has neither answer, delegate nor error"
+    return fault
+
+
+def fault_of_context(given: object) -> str | None:
+    """Return what is wrong with the context of a question; None when all is as it should be."""
+    return _find_fault("context.", given, Context)
+
+
+def _find_fault(path: str, value: object, kind: type) -> str | None:
+    if not isinstance(value, kind):
+        return f"{path.rstrip('.')} is {_kind(value)} and no {kind.__name__}"
+    for name, (check, otherwise) in _FIELDS[kind].items():
+        given = getattr(value, name)
+        if not (isinstance(given, check) if isinstance(check, tuple) else check(given)):
+            # Only a plain value is shown: another one may be hostile.
+            shown = repr(given)[:60] if type(given) in {str, int, float, bool} else _kind(given)
+            return f"{path}{json_names(kind)[name]} is {shown}: {otherwise}"
+    return None
 
 
 def _kind(value: object) -> str:
     """Name the type without asking the value itself, which may be hostile."""
     return "None" if value is None else f"a {type(value).__name__}"
-
-
-def _fault_of_answer(given: Response) -> str | None:
-    if given.answer is not None and not isinstance(given.answer, str):
-        return f"answer is {_kind(given.answer)} and no text"
-    if not isinstance(given.partial, bool):
-        return f"partial is {_kind(given.partial)} and neither true nor false"
-    sure = given.confidence
-    if sure is not None and not is_share(sure):
-        shown = repr(float(sure)) if type(sure) in {int, float} else _kind(sure)
-        return f"confidence is {shown} and no number from 0 to 1"
-    return None
-
-
-def _fault_of_sources(sources: object) -> str | None:
-    if not isinstance(sources, tuple):
-        return f"sources is {_kind(sources)} and no list"
-    return next((fault for source in sources if (fault := _fault_of_source(source))), None)
-
-
-def _fault_of_source(source: object) -> str | None:
-    if not isinstance(source, Citation):
-        return f"a source is {_kind(source)} and no Citation"
-    if not _is_text(source.name):
-        return "a source has no name"
-    if not _are_texts(source.url, source.type, source.timestamp, source.id, source.quote):
-        return f"the source {source.name!r} has something else where a text belongs"
-    if source.relevance is not None and not is_number(source.relevance):
-        return f"the relevance of the source {source.name!r} is {_kind(source.relevance)} and no number"
-    if source.provenance is not None and not isinstance(source.provenance, Provenance):
-        return f"the provenance of the source {source.name!r} is {_kind(source.provenance)}"
-    return None if isinstance(source.metadata, Mapping) else f"the metadata of the source {source.name!r} is no object"
-
-
-def _fault_of_delegates(delegate: object) -> str | None:
-    requests = delegate if isinstance(delegate, tuple) else () if delegate is None else (delegate,)
-    for request in requests:
-        if not isinstance(request, DelegateRequest):
-            return f"delegate is {_kind(request)} and no DelegateRequest"
-        if not _is_text(request.to):
-            return "delegate does not say to whom"
-        if not _are_texts(request.query, request.fallback):
-            return "delegate has something else where a text belongs"
-        if not isinstance(request.context, Mapping):
-            return f"the context of delegate is {_kind(request.context)} and no object"
-    return None
-
-
-def _fault_of_error(error: object) -> str | None:
-    if error is None:
-        return None
-    if not isinstance(error, ErrorInfo):
-        return f"error is {_kind(error)} and no ErrorInfo"
-    if not isinstance(error.code, str):
-        return "error has no code"
-    if error.code not in _CODES:
-        return f"error has the unknown code {error.code!r}"
-    if not _is_text(error.message):
-        return "error has no message"
-    if not _are_texts(error.librarian, error.query, error.suggestion):
-        return "error has something else where a text belongs"
-    if error.recoverable is not None and not isinstance(error.recoverable, bool):
-        return f"recoverable is {_kind(error.recoverable)} and neither true nor false"
-    return None if isinstance(error.details, Mapping) else f"details is {_kind(error.details)} and no object"
-
-
-def fault_of_context(given: object) -> str | None:
-    """Return what is wrong with the context of a question; None when all is as it should be."""
-    if not isinstance(given, Context):
-        return f"it is {_kind(given)} and no Context"
-    if not _are_texts(*given.delegation_chain) or isinstance(given.delegation_chain, str):
-        return "delegationChain is no list of ids"
-    if given.timeout_ms is not None and not is_number(given.timeout_ms):
-        return "timeout is no number of milliseconds"
-    for name, kind in (("user", User), ("trace", TraceContext), ("budget", Budget)):
-        value = getattr(given, name)
-        if value is not None and not isinstance(value, kind):
-            return f"{name} is {_kind(value)} and no {kind.__name__}"
-    if not isinstance(given.metadata, Mapping):
-        return "metadata is no object"
-    return None if isinstance(given.request_id, str) else "requestId is no text"
 
 
 def query_refusal(query: object, max_characters: int) -> Response | None:

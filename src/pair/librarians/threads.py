@@ -11,6 +11,8 @@ import collections
 import contextlib
 import contextvars
 import functools
+import operator
+import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
@@ -31,24 +33,20 @@ _POLL_SECONDS = 0.05
 _LOCAL = threading.local()
 _ABANDONED: set[asyncio.Task[Any]] = set()
 """Cancelled tasks that still run: a loop holds its tasks by weak references only."""
+_loops: "list[_LoopThread]" = []
+_lock = threading.Lock()
+"""Guards `_loops`, and how many coroutines run on each."""
+os.register_at_fork(after_in_child=_loops.clear)  # the child has no other thread
 
 
 class _LoopThread:
     """A daemon thread with an event loop."""
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.running = 0
-        """Coroutines of the pool on this loop. Changed under the lock of the pool."""
         self.is_discarded = False
-        self._lock = lock
-        self._thread = threading.Thread(target=self._run, name="pair-loop", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_alive(self) -> bool:
-        """Return False after a fork, too, which keeps no other thread."""
-        return self._thread.is_alive() and not self.loop.is_closed()
+        threading.Thread(target=self._run, name="pair-loop", daemon=True).start()
 
     def discard(self) -> None:
         """End when all tasks of the loop have ended."""
@@ -59,93 +57,58 @@ class _LoopThread:
     def _run(self) -> None:
         _LOCAL.thread = self
         asyncio.set_event_loop(self.loop)
-        # A task that raises SystemExit ends the loop's run; the tasks beside it go on.
-        while not self.is_discarded:
-            with contextlib.suppress(BaseException):
-                self.loop.run_forever()
         while not self._close_if_done():
+            # A task that raises SystemExit ends the loop's run; the tasks beside it go on.
             with contextlib.suppress(BaseException):
-                self.loop.run_until_complete(asyncio.sleep(_POLL_SECONDS))
+                if self.is_discarded:
+                    self.loop.run_until_complete(asyncio.sleep(_POLL_SECONDS))
+                else:
+                    self.loop.run_forever()
 
     def _close_if_done(self) -> bool:
-        with self._lock:
-            is_done = not self.running and not asyncio.all_tasks(self.loop)
+        with _lock:
+            is_done = self.is_discarded and not self.running and not asyncio.all_tasks(self.loop)
             if is_done:
+                _loops.remove(self)
                 self.loop.close()
             return is_done
 
 
-class LoopThreads:
-    """A pool of event loops, one for each coroutine. May be used from several threads at once."""
+async def run_on_loop(work: Callable[[], Coroutine[Any, Any, _Result]], seconds: float) -> _Result:
+    """Return the result of `work()`, run on an event loop of its own with the caller's context variables.
 
-    def __init__(self) -> None:
-        self._threads: list[_LoopThread] = []
-        self._lock = threading.Lock()
-
-    async def run(self, work: Callable[[], Coroutine[Any, Any, _Result]], seconds: float) -> _Result:
-        """Return the result of `work()`, run on another loop with the caller's context variables.
-
-        Raises TimeoutError after `seconds`. Cancelling the caller cancels the work.
-        """
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[_Result] = loop.create_future()
-        task: asyncio.Task[_Result] | None = None
-
-        def start() -> None:
-            nonlocal task
-            if not outcome.done():
-                task = thread.loop.create_task(work())
-                task.add_done_callback(finish)
-
-        def finish(task: asyncio.Task[_Result]) -> None:
-            fault = asyncio.CancelledError() if task.cancelled() else task.exception()
-            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
-                loop.call_soon_threadsafe(_settle, outcome, None if fault else task.result(), fault)
-
-        def cancel() -> None:
-            if task is not None:
-                task.cancel()
-
-        thread = self._take()
-        timer = loop.call_later(max(0.0, seconds), _settle, outcome, None, TimeoutError())
-        thread.loop.call_soon_threadsafe(start)
-        is_finished = False
-        try:
-            result = await outcome
-            is_finished = True
-            return result
-        finally:
-            timer.cancel()
-            if not is_finished:
-                with contextlib.suppress(RuntimeError):  # closed after a fork
-                    thread.loop.call_soon_threadsafe(cancel)
-            self._put_back(thread, is_finished=is_finished)
-
-    def _take(self) -> _LoopThread:
-        """Raises RuntimeError when the system has no thread left."""
-        with self._lock:
-            self._threads = [thread for thread in self._threads if thread.is_alive]
-            usable = [thread for thread in self._threads if not thread.is_discarded]
-            # The first idle one: async clients of a librarian are bound to a loop.
-            thread = min(usable, key=lambda thread: thread.running, default=None)
-            if (thread is None or thread.running) and len(self._threads) < _MAX_LOOPS:
-                try:
-                    thread = _LoopThread(self._lock)
-                    self._threads.append(thread)
-                except RuntimeError:
-                    if thread is None:
-                        raise
-            if thread is None:  # all are discarded; one of them may run again
-                thread = min(self._threads, key=lambda thread: thread.running)
-            thread.running += 1
-            return thread
-
-    def _put_back(self, thread: _LoopThread, *, is_finished: bool) -> None:
-        with self._lock:
+    Raises TimeoutError after `seconds`. Cancelling the caller cancels the work.
+    """
+    thread = _take_loop()
+    is_finished = False
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            result = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), thread.loop))
+        is_finished = True
+        return result
+    finally:
+        with _lock:
             thread.running -= 1
-            idle = sum(not (other.running or other.is_discarded) for other in self._threads)
-            if not is_finished or (idle > _MAX_IDLE_LOOPS and not thread.running):
-                thread.discard()
+            is_spare = not thread.running and sum(not other.running for other in _loops) > _MAX_IDLE_LOOPS
+        if is_spare or not is_finished:
+            thread.discard()
+
+
+def _take_loop() -> _LoopThread:
+    """Raises RuntimeError when the system has no thread left."""
+    with _lock:
+        # The first idle one: async clients of a librarian are bound to a loop. A discarded one may run again.
+        usable = [thread for thread in _loops if not thread.is_discarded]
+        thread = min(usable or _loops, key=operator.attrgetter("running"), default=None)
+        if thread is None or (len(_loops) < _MAX_LOOPS and (thread.running or not usable)):
+            try:
+                thread = _LoopThread()
+                _loops.append(thread)
+            except RuntimeError:
+                if thread is None:
+                    raise
+        thread.running += 1
+        return thread
 
 
 def abandon(task: asyncio.Task[Any]) -> None:
@@ -183,16 +146,16 @@ class _OwnerQueue:
     waiting: collections.deque[Callable[[], None]] = field(default_factory=collections.deque)
 
 
+@dataclass
 class _DaemonThreads:
     """As many threads as there is work for, up to a limit; idle ones end."""
 
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        """Threads that wait for work and have not been promised any."""
-        self._lock = threading.Lock()
-        self._count = 0
-        self._queues: dict[str, _OwnerQueue] = {}
+    _jobs: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)
+    _idle: threading.Semaphore = field(default_factory=functools.partial(threading.Semaphore, 0))
+    """Threads that wait for work and have not been promised any."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _count: int = 0
+    _queues: dict[str, _OwnerQueue] = field(default_factory=dict)
 
     def submit(self, job: Callable[[], None], limit: ThreadShare | None) -> None:
         """Raises E608 when too much work of the owner waits already."""

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pair.text.characters import CAPITAL
-from pair.text.stop_words import ENGLISH, UNTELLING
+from pair.text.characters import CAPITAL, ENGLISH, UNTELLING
 from pair.values import GraphRows
 
 NAME = "text-1"
@@ -69,9 +68,11 @@ _CODE = re.compile(
     re.ASCII,
 )
 _NUMBER = re.compile(r"\d[\d.,]*\d", re.ASCII)
-_ENGLISH_MONTHS = "january february march april may june july august september october november december"
-_GERMAN_MONTHS = "januar februar märz april mai juni juli august september oktober november dezember"
-_MONTHS = dict(zip(f"{_ENGLISH_MONTHS} {_GERMAN_MONTHS}".split(), [*range(1, 13)] * 2, strict=True))
+_MONTH_LIST = """
+january february march april may june july august september october november december
+januar februar märz april mai juni juli august september oktober november dezember
+"""
+_MONTHS = dict(zip(_MONTH_LIST.split(), [*range(1, 13)] * 2, strict=True))
 _MONTH_NAMES = "|".join(sorted(map(str.title, _MONTHS)))
 _MONTH = re.compile(rf"(?:{_MONTH_NAMES}),? \d")
 _DATE = re.compile(

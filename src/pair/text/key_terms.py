@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pair.text.characters import CAPITAL, IDEOGRAPHS, KATAKANA, LETTER, WIDE
-from pair.text.stop_words import STOP_WORDS, UNTELLING
+from pair.text.characters import CAPITAL, IDEOGRAPHS, KATAKANA, LETTER, STOP_WORDS, UNTELLING, WIDE
 
 _MAX_TERM_CHARACTERS = 40
 _MAX_MARKED_CHARACTERS = 30
@@ -55,8 +54,8 @@ class Terms:
     """Words that are used often or look rare, in small letters."""
 
 
-def find_key_terms(body: str, marked: Sequence[str], ignored: frozenset[str]) -> Terms:
-    """`marked`: what the author set apart as code. `ignored`: words that say nothing in this kind of source."""
+def find_key_terms(body: str, marked: Sequence[str]) -> Terms:
+    """`marked`: what the author set apart as code."""
     body = body[:_MAX_CHARACTERS]
     has_wide = not body.isascii() and WIDE.search(body) is not None
     tokens = Counter(_TOKEN.findall(WIDE.sub(_keep_hangul, body) if has_wide else body))
@@ -75,8 +74,7 @@ def find_key_terms(body: str, marked: Sequence[str], ignored: frozenset[str]) ->
     if has_wide:
         candidates.offer_all(Counter(_KATAKANA_RUN.findall(body)), _PROPER_NOUN_WEIGHT)
         runs = _find_repeated_runs(body[:_MAX_WIDE_CHARACTERS])
-    names = [name for name in candidates.rank() if not ignored or ignored.isdisjoint(name.casefold().split())]
-    return Terms(names, [*runs, *(word for word in _rank_words(words) if word not in ignored)])
+    return Terms(candidates.rank(), [*runs, *_rank_words(words)])
 
 
 class _TermCandidates:

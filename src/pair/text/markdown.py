@@ -1,4 +1,4 @@
-"""Read the structure of Markdown: headings, and the blocks that belong together.
+"""Read the structure of Markdown: headings, blocks that belong together, and paragraphs, items and rows.
 
 Invariants
     Headings and blocks are in the order of the text, and none overlaps another. The rest, and any other text, is prose.
@@ -6,6 +6,7 @@ Invariants
 """
 
 import re
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 LONGEST_HEADING = 200
@@ -41,6 +42,8 @@ _LIST_LINE = re.compile(
     rf"(?P<indent>[ \t]*+)(?:(?P<blank>\r?(?:\n|\Z))|(?P<fence>{_FENCE})|(?P<marker>{_MARKER}(?=[ \t\r\n]|\Z))"
     r"|(?P<mark>\#{1,6}+(?=[ \t\r\n]|\Z)|>|-++[ \t]*+(?=\r?\n|\Z))|)(?:[ \t]++(?P<inner>`{3,}+(?=[^`\n]*+\n)|~{3,}+))?+"
 )
+_BULLET = re.compile(r"\s*[•·]\s+")
+_ITEM = re.compile(r"\s*(?:[-*+•·]|\d{1,9}[.)])\s+|\s*>[\s>]*")
 _LAST_BLANK_LINE = re.compile(r"(?s:.*)\n[ \t\r]*\n")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 # As many reStructuredText files have it; the first two are Markdown's.
@@ -63,6 +66,19 @@ class Block(NamedTuple):
     end: int
     parts: "tuple[Block, ...]" = ()
     """What should stay whole when the block cannot."""
+    kind: str = ""
+    """The group of the mark that it begins with; "front matter"."""
+
+
+class TextBlock(NamedTuple):
+    """A piece of text that is read by itself."""
+
+    kind: str
+    """heading, paragraph, item, table head, row, code, front matter"""
+    start: int
+    end: int
+    level: int = 0
+    """Of a heading."""
 
 
 class Structure(NamedTuple):
@@ -74,12 +90,77 @@ def parse_structure(text: str) -> Structure:
     reader = _BlockReader(text)
     place = 0
     if front := _FRONT_MATTER.match(text):
-        place = reader.take(0, front.end())
+        place = reader.take(0, front.end(), kind="front matter")
     mark = _FIRST_MARK.match(text) if place == 0 else None
     mark = mark or _NEXT_MARK.search(text, place)
     while mark is not None:
         mark = _NEXT_MARK.search(text, reader.read(mark))
     return Structure(reader.headings, reader.blocks)
+
+
+def read_blocks(text: str) -> Iterator[TextBlock]:
+    """Yield headings, paragraphs, items of lists, lines of quotations, rows of tables and code, without marks."""
+    structure = parse_structure(text)
+    place = 0
+    parts: list[Heading | Block] = [*structure.headings, *structure.blocks]
+    for part in sorted(parts, key=lambda part: part.start):
+        yield from _read_lines(text, place, part.start)
+        if isinstance(part, Heading):
+            yield TextBlock("heading", part.start, part.end, part.level)
+        elif part.kind == "fence":
+            yield _strip_fences(text, part)
+        elif part.kind == "front matter":
+            yield TextBlock(part.kind, part.start, part.end)
+        elif part.kind == "table":
+            head, *rows = _read_lines(text, part.start, part.end, is_table=True)
+            yield head._replace(kind="table head")
+            yield from rows
+        elif part.kind == "list":
+            yield from _read_list(text, part)
+        else:
+            yield from _read_lines(text, part.start, part.end, has_items=True)
+        place = part.end
+    yield from _read_lines(text, place, len(text))
+
+
+def _read_list(text: str, block: Block) -> Iterator[TextBlock]:
+    place = block.start
+    for fence in [fence for item in block.parts for fence in item.parts]:
+        yield from _read_lines(text, place, fence.start, has_items=True)
+        yield _strip_fences(text, fence)
+        place = fence.end
+    yield from _read_lines(text, place, block.end, has_items=True)
+
+
+def _strip_fences(text: str, block: Block) -> TextBlock:
+    first = text.find("\n", block.start, block.end) + 1 or block.end
+    last = text.rfind("\n", first, block.end) + 1 or first
+    is_closed = text[last : block.end].strip()[:3] in {"```", "~~~"}
+    return TextBlock("code", first, last if is_closed else block.end)
+
+
+def _read_lines(
+    text: str, start: int, end: int, *, has_items: bool = False, is_table: bool = False
+) -> Iterator[TextBlock]:
+    """Yield the paragraphs between two places. A row stands on one line; an item begins with a mark and goes on."""
+    kind, begin = "", start
+    while start < end:
+        newline = text.find("\n", start, end)
+        stop = end if newline < 0 else newline + 1
+        line = text[start:stop]
+        is_row = is_table or line.lstrip().startswith("|")
+        mark = _ITEM.match(line) if has_items else _BULLET.match(line)
+        is_blank = not any(map(str.isalnum, line))
+        if kind and (is_blank or is_row or mark):
+            yield TextBlock(kind, begin, start)
+            kind = ""
+        if is_row and not is_blank:
+            yield TextBlock("row", start, stop)
+        elif not is_blank and not kind:
+            kind, begin = ("item", start + mark.end()) if mark else ("paragraph", start)
+        start = stop
+    if kind:
+        yield TextBlock(kind, begin, end)
 
 
 class _BlockReader:
@@ -118,7 +199,7 @@ class _BlockReader:
             above = self._paragraph_above(line)
             if above is not None and len(marks) >= self._line_width(above, line):
                 return self._take_underlined(above, line, mark.end(), "~")
-        return self.take(line, _fence_end(self._text, mark.end(), marks, _FENCE_END))
+        return self.take(line, _fence_end(self._text, mark.end(), marks, _FENCE_END), kind="fence")
 
     def _read_quote(self, mark: re.Match[str]) -> int:
         line = mark.start("indent")
@@ -127,7 +208,7 @@ class _BlockReader:
         starts = [line, *(gap.end() + 1 for gap in _QUOTE_GAP.finditer(self._text, line, end))]
         ends = [*starts[1:], end]
         parts = tuple(map(self._trim, starts, ends)) if len(starts) > 1 else ()
-        return self.take(line, end, parts)
+        return self.take(line, end, parts, "quote")
 
     def _read_list(self, mark: re.Match[str]) -> int:
         line, marker = mark.start("indent"), mark["list"]
@@ -135,7 +216,7 @@ class _BlockReader:
         if marker[0].isdigit() and marker[:-1] != "1" and self._paragraph_above(line) is not None:
             return mark.end()
         end, items = _ListReader(self._text).read(line)
-        return self.take(line, end, items)
+        return self.take(line, end, items, "list")
 
     def _read_table(self, mark: re.Match[str]) -> int:
         text, line = self._text, mark.start("indent")
@@ -144,11 +225,11 @@ class _BlockReader:
         if not is_table or text.find("|", header, line) < 0:
             return mark.end()
         rows = _TABLE_LINES.match(text, line)
-        return self.take(header, rows.end() if rows else mark.end())
+        return self.take(header, rows.end() if rows else mark.end(), kind="table")
 
     def _read_code(self, mark: re.Match[str]) -> int:
         lines = _CODE_LINES.match(self._text, mark.end())
-        return self.take(mark.end(), lines.end() if lines else mark.end())
+        return self.take(mark.end(), lines.end() if lines else mark.end(), kind="code")
 
     _READERS: ClassVar = {
         "hashes": _read_heading,
@@ -160,10 +241,10 @@ class _BlockReader:
         "code": _read_code,
     }
 
-    def take(self, start: int, end: int, parts: tuple[Block, ...] = ()) -> int:
+    def take(self, start: int, end: int, parts: tuple[Block, ...] = (), kind: str = "") -> int:
         block = self._trim(start, end)
         if block.start < block.end:
-            self.blocks.append(Block(block.start, block.end, parts))
+            self.blocks.append(Block(block.start, block.end, parts, kind))
         # The newline that ends the block begins the next mark.
         self._done = end - 1 if end > start and self._text[end - 1] == "\n" else end
         return self._done

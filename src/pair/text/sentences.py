@@ -1,22 +1,17 @@
 """Split a passage into sentences that can be quoted, each with its place."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from pair.text.markdown import read_blocks
+from pair.text.tokenizer import find_words
 
 _LONGEST = 600
 _EXCERPT = 300
 """In characters: what is longer than the first is no sentence, and is quoted in pieces of about the second."""
 _SHORTEST_WORDS = 3
 
-_FENCE = re.compile(r"\s*(?:```|~~~)")
-_KINDS = (
-    ("underline", re.compile(r"\s{0,3}(?:={3,}|-{3,}|\*{3,}|_{3,})\s*$")),
-    ("gap", re.compile(r"\s*$|\s{0,3}#{1,6}\s")),
-    ("rule", re.compile(r"[\s|:+-]+$")),
-    ("row", re.compile(r"\s*\|")),
-    ("item", re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+|\s*>\s?")),
-)
 _DENSE_END = "。\uff01\uff1f"
 _END = re.compile(r"[.!?]+[\"'\u201d\u2019)\]]{0,2}\s+(?=[\"'\u201c\u2018(\[`*_]{0,3}[^\W_a-z])|[" + _DENSE_END + r"]+")
 # A full stop behind these ends no sentence.
@@ -42,8 +37,11 @@ class Sentence:
 def split_sentences(passage: str) -> list[Sentence]:
     """Leave out headings, rules, mere links and what is too short to be a statement."""
     sentences = []
-    for number, block in enumerate(_split_blocks(passage)):
-        ends = _split(passage, block.start, block.end) if block.is_prose else [(block.start, block.end)]
+    for number, block in enumerate(read_blocks(passage)):
+        if block.kind in {"heading", "table head", "front matter"}:
+            continue
+        is_prose = block.kind in {"paragraph", "item"}
+        ends = find_sentences(passage, block.start, block.end) if is_prose else [(block.start, block.end)]
         for long_start, long_end in ends:
             for start, end in _cut(passage, long_start, long_end):
                 text = _BLANKS.sub(" ", passage[start:end]).strip()
@@ -52,9 +50,26 @@ def split_sentences(passage: str) -> list[Sentence]:
     return sentences
 
 
-def split_all(texts: Sequence[str]) -> list[list[Sentence]]:
-    """Return the sentences of each text."""
-    return [split_sentences(text) for text in texts]
+@dataclass(frozen=True, slots=True)
+class PassageWords:
+    """The sentences of a passage, and the words of a question that its title, its text and each sentence contain."""
+
+    sentences: list[Sentence]
+    in_title: frozenset[str]
+    in_text: frozenset[str]
+    in_sentences: list[frozenset[str]]
+    """Of the first sentences only, if there are many."""
+
+
+def find_passage_words(query: str, passages: Iterable[tuple[str, str]], most_sentences: int) -> list[PassageWords]:
+    """`passages`: title and text of each."""
+    read = []
+    for title, text in passages:
+        sentences = split_sentences(text)
+        texts = [title, text, *(sentence.text for sentence in sentences[:most_sentences])]
+        in_title, in_text, *in_sentences = find_words(query, texts)
+        read.append(PassageWords(sentences, in_title, in_text, in_sentences))
+    return read
 
 
 def _is_statement(text: str) -> bool:
@@ -72,43 +87,8 @@ def _cut(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     yield start, end
 
 
-@dataclass(slots=True)
-class _TextBlock:
-    start: int
-    end: int
-    is_prose: bool
-
-
-def _split_blocks(passage: str) -> list[_TextBlock]:
-    """Return paragraphs and items of lists, which are prose; rows of tables and code, which are not."""
-    blocks: list[_TextBlock] = []
-    is_open = is_code = is_row = False
-    at = 0
-    for line in passage.splitlines(keepends=True):
-        start, at = at, at + len(line)
-        if _FENCE.match(line):
-            is_code, is_open = not is_code, False
-            continue
-        kind, text_begins = ("code", 0) if is_code else _kind(line)
-        if kind in {"code", "text"} and is_open:
-            blocks[-1].end = at
-        elif kind in {"code", "text", "item", "row"}:
-            blocks.append(_TextBlock(start + text_begins, at, is_prose=kind in {"text", "item"}))
-        elif (kind == "underline" and is_open) or (kind == "rule" and is_row):
-            blocks.pop()  # it was a heading, or the head of a table
-        is_open, is_row = kind in {"code", "text", "item"}, kind == "row"
-    return blocks
-
-
-def _kind(line: str) -> tuple[str, int]:
-    """Return what a line is, and where its text begins."""
-    for kind, pattern in _KINDS:
-        if match := pattern.match(line):
-            return kind, match.end() if kind == "item" else 0
-    return "text", 0
-
-
-def _split(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def find_sentences(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield where the sentences of a paragraph begin and end; a full stop behind an abbreviation ends none."""
     begin = start
     for stop in _END.finditer(passage, start, end):
         if not _ABBREVIATION.search(passage, begin, stop.end()):

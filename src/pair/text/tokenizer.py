@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import Stemmer
 
-from pair.text.stop_words import QUERY_STOP_WORDS
+from pair.text.characters import QUERY_STOP_WORDS
 
 VERSION = 1
 """Goes into each index: terms of two versions cannot be compared."""
@@ -120,6 +120,12 @@ def terms(text: str) -> list[str]:
     """Return all terms of a text, in their order; extra terms follow the word that they belong to."""
     pieces = map(analyse, text.split())
     return [term for piece in pieces for term in (*piece.terms, *piece.extras)]
+
+
+def find_words(query: str, texts: Iterable[str]) -> list[frozenset[str]]:
+    """Return the words of a question that each text contains, as keyword search counts them."""
+    asked = parse_query(query).terms.keys()
+    return [frozenset(asked & set(terms(text))) for text in texts]
 
 
 def _analyse(piece: str) -> Analysed:

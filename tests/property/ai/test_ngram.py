@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair.ai.ngram import NgramEmbedder
-from pair.text.stop_words import ENGLISH
+from pair.text.characters import ENGLISH
 
 DIMENSION = 24
 EMBEDDER = NgramEmbedder(DIMENSION)

@@ -10,7 +10,7 @@ import pytest
 
 from pair.ai.contract import Embedder
 from pair.ai.ngram import NgramEmbedder
-from pair.text.stop_words import ENGLISH
+from pair.text.characters import ENGLISH
 
 SENTENCES = ["Leap seconds are added by the IERS.", "Größe und Höhe", "数据库系统", "42", "", "the of and", "…"]
 DIGEST = "2ecfb043bbc860c2"

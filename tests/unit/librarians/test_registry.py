@@ -95,4 +95,4 @@ async def anything(*given: Any) -> Response:
     ],
 )
 def test_librarian_may_leave_out_the_context(librarian: Any, way: str) -> None:
-    assert Registry({"it": librarian}).desk("it").gets_context == way
+    assert Registry({"it": librarian})["it"].gets_context == way

@@ -11,7 +11,6 @@ from pair import errors
 from pair.app import render
 from pair.app.cli.context import At, CliContext
 from pair.kb.open import DEFAULT_KB, open_kb
-from pair.librarians.relevance import describe_confidence
 
 if TYPE_CHECKING:
     from pair.client.remote_kb import RemoteKnowledgeBase
@@ -29,6 +28,7 @@ _EXIT_STATUSES = {
     "INTERNAL_ERROR": errors.BUG_EXIT_STATUS,
 }
 """All other errors are about the question: 1."""
+_CONFIDENCE_LEVELS = ((0.8, "high"), (0.6, "fair"), (0.5, "moderate"), (0.2, "low"))
 _TRIAL_QUESTION = "Is anybody there?"
 _TRIAL_SECONDS = 10.0
 _UNUSABLE = frozenset({"INTERNAL_ERROR", "TIMEOUT", "SERVICE_UNAVAILABLE", "DATA_SOURCE_ERROR", "NOT_FOUND"})
@@ -74,7 +74,7 @@ def ask(
         render.print_piece(piece)
 
     first = librarian or kb or (DEFAULT_KB if at is not None else None)
-    given = Context(on_text=print_piece if not context.as_json and sys.stdout.isatty() else None)
+    given = None if context.as_json or not sys.stdout.isatty() else Context(on_text=print_piece)
     with context.kb_with_sources(kb or DEFAULT_KB, at) as opened:
         response = asyncio.run(opened.ask(question, first=first, context=given, timeout=timeout))
     if context.as_json:
@@ -209,8 +209,9 @@ def _show_response(response: "Response", *, is_streamed: bool) -> None:
             render.print_result(*_format_source(number, source))
         render.print_result("")
     if response.answer:
-        number_shown = "" if response.confidence is None else f" ({response.confidence:.2f})"
-        render.print_result(f"Confidence: {describe_confidence(response.confidence)}{number_shown}")
+        confidence = response.confidence
+        number_shown = "" if confidence is None else f" ({confidence:.2f})"
+        render.print_result(f"Confidence: {describe_confidence(confidence)}{number_shown}")
     if response.partial and response.answer and not response.metadata.get("nothingRelevant"):
         render.print_note("partial: this may not be the whole answer")
     if response.metadata.get("uncited"):
@@ -220,6 +221,12 @@ def _show_response(response: "Response", *, is_streamed: bool) -> None:
         if response.error.suggestion:
             lines += [*(f"  {line}" for line in response.error.suggestion.split("\n")), ""]
         render.print_note(*lines, f"Code: {response.error.code}")
+
+
+def describe_confidence(confidence: float | None) -> str:
+    if confidence is None:
+        return "not known"
+    return next((word for least, word in _CONFIDENCE_LEVELS if confidence >= least), "very low")
 
 
 def _format_source(number: int, source: "Citation") -> list[str]:

@@ -126,28 +126,27 @@ def test_code_is_named_by_its_first_comment_and_what_it_defines() -> None:
         "/*\n * Copyright 2020 Somebody\n * Licensed under the Apache License\n */\npackage shop;\n\n"
         "/**\n * Keeps users in memory.\n */\npublic final class UserStore {\n  private void save() {}\n}\n"
     )
-    assert lines_of("UserStore.java", text)[:2] == ["Keeps users in memory.", "Defines: UserStore"]
+    assert lines_of("UserStore.java", text)[:2] == ["Keeps users in memory.", "Names: UserStore; save"]
     assert "Apache" not in SUMMARISER.summarise("UserStore.java", text)
 
 
 @pytest.mark.parametrize(
     ("source_id", "text", "line"),
     [
-        ("a.py", '"""Route requests."""\n\nclass Router:\n    def add(self): ...\n', "Defines: Router; add"),
-        ("m.go", "func (r *Router) Handle() {}\ntype Router struct {\n", "Defines: Handle; Router"),
-        ("s.sql", "-- Orders\nCREATE TABLE IF NOT EXISTS orders (id int);\n", "Defines: orders"),
-        ("run.sh", "#!/bin/sh\n# Deploys.\nTARGET=prod\n", "Defines: TARGET"),
+        ("a.py", '"""Route requests."""\n\nclass Router:\n    def add(self): ...\n', "Names: Router; add"),
+        ("m.rs", "pub fn handle(r: &Router) {}\nimpl Router {\n", "Names: handle; Router"),
+        ("s.sql", "-- Orders\nCREATE TABLE IF NOT EXISTS orders (id int);\n", "Names: orders"),
+        ("run.sh", "#!/bin/sh\n# Deploys.\nTARGET=prod\n", "Names: TARGET"),
         (
             "p.json",
             '{"name": "left-pad", "version": 1, "scripts": {"test": "x"}}',
-            "Keys: name; version; scripts; test",
+            "Names: name; version; scripts; test",
         ),
-        ("p.jsonl", '{"question": "a"}\n{"question": "b", "pages": []}\n', "Keys: question; pages"),
-        ("half.json", '{"first": 1, "second": "cut he', "Keys: first; second"),
-        ("c.yaml", "# The shop\nopenapi: 3\ninfo:\n  title: Pets\n", "Keys: openapi; info; title"),
-        ("c.toml", "[project]\nname = 'x'\n[tool.ruff]\nlint = 1\n", "Keys: project; tool.ruff; name; lint"),
-        ("t.csv", 'id,"born, year",name\n1,1815,Ada\n', "Columns: id; born, year; name"),
-        ("t.tsv", "id\tname\n1\tAda\n", "Columns: id; name"),
+        ("p.jsonl", '{"question": "a"}\n{"question": "b", "pages": []}\n', "Names: question; pages"),
+        ("half.json", '{"first": 1, "second": "cut he', "Names: first; second"),
+        ("c.yaml", "# The shop\nopenapi: 3\ninfo:\n  title: Pets\n", "Names: openapi; info; title"),
+        ("c.toml", "[project]\nname = 'x'\n[tool.ruff]\nlint = 1\n", "Names: project; name; tool.ruff; lint"),
+        ("t.csv", 'id,"born, year",name\n1,1815,Ada\n', 'id,"born, year",name 1,1815,Ada'),
     ],
 )
 def test_what_is_no_prose_is_named_by_its_parts(source_id: str, text: str, line: str) -> None:

@@ -1,7 +1,23 @@
-"""The sentences that answer a question."""
+"""The sentences that answer a question, and how sure an answer is."""
 
-from pair.librarians.relevance import MOST_QUOTES, choose_quotes, coverage
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pair.app.cli.ask import describe_confidence
+from pair.librarians.relevance import (
+    MOST_QUOTES,
+    MOST_SENTENCES,
+    NOTHING_RELEVANT,
+    Quote,
+    choose_quotes,
+    confidence_in,
+    coverage,
+)
 from pair.text import tokenizer
+from pair.text.sentences import find_passage_words
 from pair.values import Hit
 from support.readers import WordReader
 
@@ -12,7 +28,12 @@ def make_hit(title: str, text: str, score: float) -> Hit:
 
 def quoted(query: str, *passages: Hit) -> list[str]:
     weights = dict.fromkeys(tokenizer.parse_query(query).terms, 1.0)
-    return [quote.sentence.text for quote in choose_quotes(query, passages, weights, WordReader())]
+    return [quote.text for quote in choose(query, passages, weights, WordReader())]
+
+
+def choose(query: str, passages: Sequence[Hit], weights: Mapping[str, float], embedder: WordReader) -> list[Quote]:
+    read = find_passage_words(query, [(hit.title, hit.text) for hit in passages], MOST_SENTENCES)
+    return choose_quotes(query, passages, read, weights, embedder)
 
 
 def test_the_sentence_with_the_words_of_the_question_is_quoted() -> None:
@@ -60,7 +81,7 @@ def test_there_are_never_more_than_a_few() -> None:
 def test_few_sentences_are_measured_by_meaning_however_long_the_passages_are() -> None:
     reader = WordReader()
     passage = make_hit("", " ".join(f"Sentence number {number} is here." for number in range(500)), 1.0)
-    choose_quotes("which sentence is here?", [passage] * 6, {"sentenc": 1.0}, reader)
+    choose("which sentence is here?", [passage] * 6, {"sentenc": 1.0}, reader)
     assert 0 < reader.measured <= 24
 
 
@@ -72,3 +93,35 @@ def test_nothing_is_quoted_from_nothing() -> None:
 def test_coverage_is_the_share_of_the_weight() -> None:
     assert coverage(frozenset({"a"}), {"a": 3.0, "b": 1.0}) == 0.75
     assert coverage(frozenset(), {}) == 0.0
+
+
+share = st.floats(0, 1)
+
+
+def weigh(coverage: float, meaning: float, agreement: float, lead: float) -> float:
+    return confidence_in(coverage=coverage, meaning=meaning, agreement=agreement, lead=lead)
+
+
+@given(share, share, share, share)
+def test_it_is_a_share_and_more_evidence_never_lowers_it(
+    coverage: float, meaning: float, agreement: float, lead: float
+) -> None:
+    sure = weigh(coverage, meaning, agreement, lead)
+    assert 0 <= sure <= 1
+    assert weigh(1, meaning, agreement, lead) >= sure
+    assert weigh(coverage, 1, agreement, lead) >= sure
+    assert weigh(coverage, meaning, 1, lead) >= sure
+    assert weigh(coverage, meaning, agreement, 1) >= sure
+
+
+def test_without_any_evidence_nothing_is_relevant_and_with_all_of_it_an_answer_is_likely() -> None:
+    assert weigh(0, 0, 0, 0) < NOTHING_RELEVANT
+    assert weigh(1, 0.8, 1, 0.5) >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("confidence", "words"),
+    [(0.8, "high"), (0.79, "fair"), (0.59, "moderate"), (0.49, "low"), (0.19, "very low"), (None, "not known")],
+)
+def test_it_is_told_in_words(confidence: float | None, words: str) -> None:
+    assert describe_confidence(confidence) == words

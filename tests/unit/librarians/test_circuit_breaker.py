@@ -3,7 +3,7 @@
 import pytest
 
 from pair.librarians import ErrorCode, Response
-from pair.librarians.circuit_breaker import FAILURES, CircuitBreaker
+from pair.librarians.registry import FAILURES, CircuitBreaker
 from pair.librarians.settings import LibrariansSettings
 from pair.testing.clock import ManualClock
 
