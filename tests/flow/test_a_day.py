@@ -64,8 +64,12 @@ class Sources(SyncService):
         super().__init__(Settings())
         self._project = project
 
-    def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
-        return self._project.run(wait=wait)
+    def sync(
+        self, kb: KnowledgeBase | None = None, *, wait: bool = True, refresh: str | None = None, resume: bool = True
+    ) -> SyncReport:
+        assert kb is not None
+        report = self._project.run(wait=wait)
+        return kb.maintenance.reconcile(resume=resume).complete_report(report)
 
     def read_texts(self) -> SyncedDocuments:
         return SyncedDocuments(self._project.places, FileTextReader(self._project.places.sources_dir, 1_000_000, None))
