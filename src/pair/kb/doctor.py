@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from pair import errors, files
 from pair.clock import SystemClock
-from pair.kb.authentication import verifier
 from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, choose_lease_kind, leases_for, open_kb
 from pair.kb.sync import SyncService
+from pair.kb.trust import verifier
 from pair.settings import Settings
 
 State = Literal["ok", "note", "failed"]

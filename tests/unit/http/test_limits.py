@@ -4,7 +4,7 @@ import asyncio
 
 from starlette.responses import Response
 
-from pair.app.http.limits import Idempotency
+from pair.app.http.response_cache import Idempotency
 from pair.testing.clock import ManualClock
 
 

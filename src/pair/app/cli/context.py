@@ -10,7 +10,7 @@ import typer
 
 from pair import __version__, errors
 from pair.app import render
-from pair.app.terminal import escape_line, escape_text
+from pair.app.render import escape_line, escape_text
 from pair.kb.open import DEFAULT_KB, open_kb
 from pair.settings import Settings
 

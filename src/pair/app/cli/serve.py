@@ -89,11 +89,11 @@ def mcp(
         os.chdir(project)
     if sys.stdin.isatty():
         render.print_note("waiting for an assistant on standard input; to tell one of this: pair mcp --install claude")
-    from pair.app.mcp.local import serve as serve_assistant  # noqa: PLC0415 - loads the SDK
+    from pair.app.mcp.server import serve_stdio  # noqa: PLC0415 - loads the SDK
 
     settings = context.settings()
     server = dataclasses.replace(settings.server, mcp_write=allow_write or settings.server.mcp_write)
-    raise typer.Exit(serve_assistant(dataclasses.replace(settings, server=server), kbs or []))
+    raise typer.Exit(serve_stdio(dataclasses.replace(settings, server=server), kbs or []))
 
 
 def _client_entry(context: CliContext, project: Path, kbs: list[str], allow_write: bool) -> dict[str, Any]:

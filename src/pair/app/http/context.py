@@ -1,6 +1,7 @@
 """One request as handlers see it, with its body read within limits, and what all requests share."""
 
 import asyncio
+import collections
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,12 +11,13 @@ from starlette.responses import Response
 
 from pair import errors
 from pair.app.http import schemas
-from pair.app.http.limits import CrossOrigin, Headers, Idempotency, RateLimit
-from pair.app.http.response_cache import ResponseCache, RunningQueries, SharedRuns
+from pair.app.http.response_cache import Idempotency, ResponseCache, RunningQueries, SharedRuns
 from pair.app.http.responses import JSON
 from pair.app.kb_access import KbAccess, KbService
-from pair.auth.rules import ANYBODY, Principal
-from pair.kb.authentication import token_verifier, verifier
+from pair.auth.rules import ANYBODY, Bucket, Principal, take_token
+from pair.auth.settings import ServerSettings
+from pair.clock import Clock
+from pair.kb.trust import token_verifier, verifier
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
 
@@ -28,6 +30,8 @@ MAX_QUERY_VALUES = 50_000
 _LONG_BYTES = 65_536
 _MOST_PARSING = 2
 _KEYS_SECONDS = 5.0
+_MOST_CLIENTS = 10_000
+Headers = dict[bytes, bytes]
 _Shape = TypeVar("_Shape")
 
 
@@ -240,3 +244,64 @@ def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_
         if count > most:
             break
     return count
+
+
+class RateLimit:
+    """A token bucket for each client. The clients that were not seen for longest are dropped first."""
+
+    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
+
+    def take(self, client: str) -> float:
+        """Return the seconds after which this client may come again; 0 when it may now."""
+        if not self._settings.rate_limit_per_second:
+            return 0.0
+        bucket, wait = take_token(
+            self._buckets.get(client),
+            self._clock.monotonic(),
+            per_second=self._settings.rate_limit_per_second,
+            burst=self._settings.rate_limit_burst,
+        )
+        self._buckets[client] = bucket
+        self._buckets.move_to_end(client)
+        if len(self._buckets) > _MOST_CLIENTS:
+            self._buckets.popitem(last=False)
+        return wait
+
+
+class CrossOrigin:
+    """Pages of other origins: those in the settings may call, all others may not."""
+
+    def __init__(self, origins: str) -> None:
+        """`origins`: with commas between; empty for none."""
+        self._allowed = frozenset(origin.strip().rstrip("/").lower() for origin in origins.split(",") if origin.strip())
+
+    def allows(self, headers: Headers) -> bool:
+        return headers.get(b"origin", b"").decode("latin-1").lower() in self._allowed
+
+    def answer_preflight(self, method: str, headers: Headers) -> Response | None:
+        """Return the answer to a preflight request of a browser; None for any other request."""
+        is_preflight = method == "OPTIONS" and headers.get(b"access-control-request-method")
+        if not is_preflight or not self.allows(headers):
+            return None
+        answer = {
+            "Access-Control-Allow-Methods": "GET, POST, DELETE",
+            "Access-Control-Allow-Headers": "Accept, Authorization, Content-Type, Idempotency-Key, "
+            "MCP-Protocol-Version, Traceparent, X-KB-ID, X-Request-ID",
+            "Access-Control-Max-Age": "600",
+        }
+        return Response(status_code=204, headers=answer)
+
+    def response_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """Return headers that let the page read the answer. The page sends credentials, never the browser for it."""
+        if not self._allowed:
+            return []
+        if not self.allows(headers):
+            return [(b"vary", b"Origin")]
+        return [
+            (b"vary", b"Origin"),
+            (b"access-control-allow-origin", headers[b"origin"]),
+            (b"access-control-expose-headers", b"idempotent-replayed, retry-after, x-kb-id, x-request-id"),
+        ]

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http import response_models
+from pair.app.http import schemas
 from pair.app.http.access import Anyone, Reader
 from pair.app.http.openapi import describe
 from pair.app.http.responses import answer
@@ -31,13 +31,13 @@ _CACHE_METRICS = ("pair_cache_", "pair_shard_", "pair_query_shard_", "pair_compa
 Json = dict[str, Any]
 
 
-@router.get("/healthz", **describe(response_models.HealthResponse, "The process answers."))
+@router.get("/healthz", **describe(schemas.HealthResponse, "The process answers."))
 async def healthz(_request: Anyone) -> Response:
     """Check that the process answers"""
     return answer({"status": "ok"})
 
 
-@router.get("/readyz", **describe(response_models.ReadyResponse, "The default KB can be read.", 503))
+@router.get("/readyz", **describe(schemas.ReadyResponse, "The default KB can be read.", 503))
 async def readyz(request: Anyone) -> Response:
     """Check that the server can answer queries"""
     service = request.service
@@ -47,7 +47,7 @@ async def readyz(request: Anyone) -> Response:
     return answer({"status": "ready"})
 
 
-@router.get("/metrics/app", **describe(response_models.MetricsResponse, "All metrics."))
+@router.get("/metrics/app", **describe(schemas.MetricsResponse, "All metrics."))
 async def app_metrics(request: Reader) -> Response:
     """Get metrics as JSON"""
     request.check_sees_all()

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response as HttpResponse
 
 from pair import __version__, errors
-from pair.app.http import response_models, responses, schemas
+from pair.app.http import responses, schemas
 from pair.app.http.access import Reader
 from pair.app.http.ask import KEEP_ALIVE_SECONDS, read_context
 from pair.app.http.context import HttpRequest
@@ -164,14 +164,14 @@ def read_question(messages: Sequence[Message]) -> ChatQuestion:
     return ChatQuestion(texts[asked[-1]].strip(), before, turns[::-1], "\n".join(texts))
 
 
-@router.get("/v1/models", **describe(response_models.ModelListResponse, "The models that the caller may ask."))
+@router.get("/v1/models", **describe(schemas.ModelListResponse, "The models that the caller may ask."))
 async def list_models(request: Reader) -> HttpResponse:
     """List librarians as models"""
     names = await request.service.read(lambda: _list_names(request.access))
     return answer({"object": "list", "data": [_describe_model(request, name) for name in names]})
 
 
-@router.get("/v1/models/{id:text}", **describe(response_models.ModelResponse, "The model.", 404))
+@router.get("/v1/models/{id:text}", **describe(schemas.ModelResponse, "The model.", 404))
 async def get_model(request: Reader, id: schemas.PathId) -> HttpResponse:
     """Get one librarian as a model"""
     await request.service.read(lambda: _choose_librarian(request.access, id))
@@ -222,7 +222,7 @@ def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[As
 
 @router.post(
     "/v1/chat/completions",
-    **describe(response_models.CompletionResponse, "The answer, with its sources.", 404, body=ChatRequest),
+    **describe(schemas.CompletionResponse, "The answer, with its sources.", 404, body=ChatRequest),
 )
 async def complete(request: Reader) -> HttpResponse:
     """Ask a librarian with a chat client"""

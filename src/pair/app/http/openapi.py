@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from pair import __version__, errors
 from pair.app.http import responses
-from pair.app.http.response_models import Error, OpenAiError
 from pair.app.http.responses import JSON, LINES
+from pair.app.http.schemas import Error, OpenAiError
 from pair.app.validation import adapter
 
 Json = dict[str, Any]
