@@ -295,7 +295,12 @@ class IngestRun:
     async def write(self, documents: Sequence[Document]) -> list[str]:
         """Store documents and return their ids. Raises E213 for a blank one, E603."""
         rules.check_scope(self.access.principal, "write")
-        batch = [self._check(document) for document in documents]
+        batch = [
+            document if document.id else dataclasses.replace(document, id=self._new_id()) for document in documents
+        ]
+        for document in batch:
+            if not document.text.strip():
+                raise errors.document_invalid(document.id, "its text is blank")
         service, began = self.access.service, time.perf_counter()
         try:
             report = await service.write(
@@ -322,12 +327,6 @@ class IngestRun:
 
     def to_json(self) -> dict[str, Any]:
         return {"status": "ok", "kb_id": self.kb_id, **self.counts, "doc_ids": self.ids}
-
-    def _check(self, document: Document) -> Document:
-        named = document if document.id else dataclasses.replace(document, id=self._new_id())
-        if not named.text.strip():
-            raise errors.document_invalid(named.id, "its text is blank")
-        return named
 
     def _new_id(self) -> str:
         self._named += 1

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from pair import errors
@@ -39,7 +39,7 @@ class OpenKbs:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.embedding: dict[str, EmbeddingCount] = {}
+        self.embedders: dict[str, CountingEmbedder] = {}
         self._clock = SystemClock()
         self._lock = threading.RLock()
         self._kbs: dict[tuple[str, bool | None], KnowledgeBase] = {}
@@ -61,8 +61,8 @@ class OpenKbs:
             kb = self._kbs.get((kb_id, graph))
             if kb is not None:
                 return kb
-            count = self.embedding.get(kb_id, EmbeddingCount())
-            kb = self._open(kb_id, graph, count)
+            embedder = self.embedders.get(kb_id) or self._new_embedder()
+            kb = self._open(kb_id, graph, embedder)
             try:
                 if not for_writing and kb_id != DEFAULT_KB and kb.stats() is None:
                     raise errors.kb_uninitialised(kb_id)
@@ -70,27 +70,25 @@ class OpenKbs:
                 kb.close()
                 raise
             self._kbs[kb_id, graph] = kb
-            self.embedding[kb_id] = count
+            self.embedders[kb_id] = embedder
             return kb
 
     def read(self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], _Result]) -> _Result:
         """Return what `work` makes of a KB, or of one version of it. Raises E201, E212, E218."""
-        if at is None and kb_id != DEFAULT_KB and (kb_id, None) not in self._kbs:
-            return self._read_first(kb_id, work)
-        kb = self.get(kb_id)
-        return work(kb) if at is None else self._past.read(kb, at, work)
-
-    def _read_first(self, kb_id: str, work: Callable[[KnowledgeBase], _Result]) -> _Result:
-        """Open a KB for work that tells whether it exists: then the manifest is read once, and not twice."""
+        if at is not None:
+            return self._past.read(self.get(kb_id), at, work)
+        if kb_id == DEFAULT_KB or (kb_id, None) in self._kbs:
+            return work(self.get(kb_id))
+        # The work itself tells whether the KB exists: then the manifest is read once, and not twice.
         check_kb_id(kb_id)
-        count = EmbeddingCount()
-        kb = self._open(kb_id, None, count)
+        embedder = self._new_embedder()
+        kb = self._open(kb_id, None, embedder)
         is_kept = False
         try:
             result = work(kb)
             with self._lock:
                 is_kept = self._kbs.setdefault((kb_id, None), kb) is kb
-                self.embedding.setdefault(kb_id, count)
+                self.embedders.setdefault(kb_id, embedder)
         finally:
             if not is_kept:
                 kb.close()
@@ -107,7 +105,7 @@ class OpenKbs:
         kb = self._kbs.get((kb_id, None))
         if kb is not None:
             return kb.stats()
-        with self._open(kb_id, None, EmbeddingCount()) as kb:
+        with self._open(kb_id, None, self._new_embedder()) as kb:
             return kb.stats()
 
     def librarians(self, kb_id: str) -> KbLibrarians:
@@ -117,7 +115,11 @@ class OpenKbs:
             return librarians
         with self._lock:
             if kb_id not in self._librarians:
-                self._librarians[kb_id] = KbLibrarians(self.get(kb_id), self.settings, self._open_other)
+
+                def open_other(other: str) -> KnowledgeBase:
+                    return self._open(other, None, self.embedders.setdefault(other, self._new_embedder()))
+
+                self._librarians[kb_id] = KbLibrarians(self.get(kb_id), self.settings, open_other)
             return self._librarians[kb_id]
 
     def open_kbs(self) -> dict[str, KnowledgeBase]:
@@ -144,17 +146,18 @@ class OpenKbs:
             self._librarians.clear()
             self._kbs.clear()
 
-    def _open_other(self, kb_id: str) -> KnowledgeBase:
-        return self._open(kb_id, None, self.embedding.setdefault(kb_id, EmbeddingCount()))
-
-    def _open(self, kb_id: str, graph: bool | None, count: "EmbeddingCount") -> KnowledgeBase:
+    def _new_embedder(self) -> "CountingEmbedder":
         with self._lock:
             if self._embedder is None:
                 self._embedder = choose_embedder(self.settings)
+            return CountingEmbedder(self._embedder)
+
+    def _open(self, kb_id: str, graph: bool | None, embedder: "CountingEmbedder") -> KnowledgeBase:
+        with self._lock:
             return open_kb(
                 kb_id,
                 store=self._store(),
-                embedder=_CountingEmbedder(self._embedder, count),
+                embedder=embedder,
                 settings=self.settings if graph is None else with_graph(self.settings, graph),
                 sources=SyncService(self.settings) if kb_id == DEFAULT_KB else None,
             )
@@ -169,17 +172,31 @@ class OpenKbs:
         return self._memory
 
 
-@dataclass
-class EmbeddingCount:
-    """What the embedder did for one KB."""
+class CountingEmbedder:
+    """The embedder that all KBs share, with counts of what it did for one of them."""
 
-    count: int = 0
-    error_count: int = 0
-    texts: int = 0
-    latency_sum_ms: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    def __init__(self, embedder: "Embedder") -> None:
+        self.hybrid_weight = embedder.hybrid_weight
+        self.fit = embedder.fit
+        self._embedder = embedder
+        self._lock = threading.Lock()
+        self._counts = {"count": 0, "error_count": 0, "texts": 0, "latency_sum_ms": 0.0}
 
-    def measure(self, work: "Callable[[Sequence[str]], Vectors]", texts: Sequence[str]) -> "Vectors":
+    @property
+    def name(self) -> str:
+        return self._embedder.name
+
+    @property
+    def dimension(self) -> int:
+        return self._embedder.dimension
+
+    def embed(self, texts: Sequence[str]) -> "Vectors":
+        return self._measure(self._embedder.embed, texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> "Vectors":
+        return self._measure(self._embedder.embed_queries, texts)
+
+    def _measure(self, work: "Callable[[Sequence[str]], Vectors]", texts: Sequence[str]) -> "Vectors":
         began, is_good = time.perf_counter(), False
         try:
             vectors = work(texts)
@@ -187,47 +204,13 @@ class EmbeddingCount:
             return vectors
         finally:
             with self._lock:
-                self.count += 1
-                self.error_count += not is_good
-                self.texts += len(texts)
-                self.latency_sum_ms += (time.perf_counter() - began) * 1000
+                self._counts["count"] += 1
+                self._counts["error_count"] += not is_good
+                self._counts["texts"] += len(texts)
+                self._counts["latency_sum_ms"] += (time.perf_counter() - began) * 1000
 
     def to_json(self) -> dict[str, float]:
-        return {
-            "count": self.count,
-            "error_count": self.error_count,
-            "texts": self.texts,
-            "latency_sum_ms": round(self.latency_sum_ms, 3),
-        }
-
-
-@dataclass(frozen=True)
-class _CountingEmbedder:
-    """The embedder that all KBs share, counted for one of them."""
-
-    embedder: "Embedder"
-    counts: EmbeddingCount
-
-    @property
-    def name(self) -> str:
-        return self.embedder.name
-
-    @property
-    def dimension(self) -> int:
-        return self.embedder.dimension
-
-    @property
-    def hybrid_weight(self) -> float:
-        return self.embedder.hybrid_weight
-
-    def fit(self, query: str) -> float:
-        return self.embedder.fit(query)
-
-    def embed(self, texts: Sequence[str]) -> "Vectors":
-        return self.counts.measure(self.embedder.embed, texts)
-
-    def embed_queries(self, texts: Sequence[str]) -> "Vectors":
-        return self.counts.measure(self.embedder.embed_queries, texts)
+        return {**self._counts, "latency_sum_ms": round(self._counts["latency_sum_ms"], 3)}
 
 
 # ── earlier versions ───────────────────────────────────────────────────────────────────────────────
@@ -253,7 +236,11 @@ class OpenVersions:
         """Return what `work` makes of one version of a KB. Raises E201, E218, and what the work raises."""
         number = kb.versions.number(version)
         name = kb.kb_id, number
-        past = self._borrow(name)
+        with self._lock:
+            past = self._open.get(name)
+            if past is not None:
+                past.readers += 1
+                self._open.move_to_end(name)
         if past is not None:
             try:
                 return self._work_on(name, past, work)
@@ -272,14 +259,6 @@ class OpenVersions:
         with self._lock:
             unused = [self._remove(name) for name in list(self._open)]
         _close(unused)
-
-    def _borrow(self, name: _Name) -> _OpenVersion | None:
-        with self._lock:
-            past = self._open.get(name)
-            if past is not None:
-                past.readers += 1
-                self._open.move_to_end(name)
-            return past
 
     def _add(self, name: _Name, kb: KnowledgeBase) -> _OpenVersion:
         """Add an open KB, in place of one that another thread opened meanwhile."""

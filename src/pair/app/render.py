@@ -9,10 +9,13 @@ Invariants
 """
 
 import contextlib
+import datetime
 import getpass
 import json
+import logging
 import re
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,6 +25,7 @@ from pair.errors import PairError
 _NAMES_SHOWN = 5
 _PERCENT_STEP = 10
 _SOURCES_WORTH_PERCENTS = 50
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # Control characters, with DEL and C1; line and paragraph separators; characters that embed, override or isolate a
 # direction; characters without width that join nothing; tags and other carriers of hidden text; half a surrogate pair.
 _UNSAFE = (
@@ -156,6 +160,34 @@ def format_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError
+
+
+class LogFormatter(logging.Formatter):
+    """`INFO pair.http: request method='GET' status=200`, all on one line; a traceback is indented below it."""
+
+    def __init__(self, *, with_time: bool = False) -> None:
+        super().__init__(("%(asctime)s " if with_time else "") + "%(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging names it
+        fields = [f"{key}={value!r}" for key, value in log_fields(record).items()]
+        return escape_line(" ".join([super().formatMessage(record), *fields]))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        return textwrap.indent(escape_text(super().formatException(ei)), "  ")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - as above
+        return format_log_time(record)
+
+
+def log_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields that a log call added to its record."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS}
+
+
+def format_log_time(record: logging.LogRecord) -> str:
+    """Return the time like `2026-01-31T12:00:00.000Z`."""
+    at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class _PercentLines:

@@ -9,7 +9,6 @@ import pydantic
 _Shape = TypeVar("_Shape")
 
 _MAX_LISTED = 1_000
-_adapters: dict[type[Any], Any] = {}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -17,14 +16,6 @@ def strict(shape: type[_Shape]) -> type[_Shape]:
     """Make a frozen dataclass whose JSON has no other fields, and no infinite numbers."""
     shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)  # type: ignore[attr-defined]
     return dataclasses.dataclass(frozen=True)(shape)
-
-
-def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
-    """Return the validator of a shape, made once."""
-    if shape not in _adapters:
-        _adapters[shape] = pydantic.TypeAdapter(shape)
-    made: pydantic.TypeAdapter[_Shape] = _adapters[shape]
-    return made
 
 
 def first_problem(fault: pydantic.ValidationError) -> str:

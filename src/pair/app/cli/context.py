@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,6 @@ import typer
 
 from pair import __version__, errors
 from pair.app import render
-from pair.app.render import escape_line, escape_text
 from pair.kb.open import DEFAULT_KB, open_kb
 from pair.settings import Settings
 
@@ -101,26 +99,13 @@ class CliContext(typer.Context):
         if level.lower() not in _LEVELS:
             raise errors.command_line_invalid(f"unknown log level: {level}", hints=[f"One of: {', '.join(_LEVELS)}"])
         handler = logging.StreamHandler()
-        handler.setFormatter(_FieldFormatter("%(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(render.LogFormatter())
         logger = logging.getLogger("pair")
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(level.upper())
         if logging.lastResort is not None:  # prints the warnings of libraries
             logging.lastResort.setFormatter(handler.formatter)
-
-
-class _FieldFormatter(logging.Formatter):
-    """Appends the fields of a log record as key=value, all on one line; a traceback is indented below it."""
-
-    _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging names it
-        fields = [f"{key}={value!r}" for key, value in vars(record).items() if key not in self._STANDARD]
-        return escape_line(" ".join([super().formatMessage(record), *fields]))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
-        return textwrap.indent(escape_text(super().formatException(ei)), "  ")
 
 
 def start(

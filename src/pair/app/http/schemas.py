@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from starlette.convertors import Convertor, register_url_convertor
 
 from pair import errors
-from pair.app.validation import adapter, first_problem, strict
+from pair.app.validation import first_problem, strict
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.query.documents import StoredDocument
@@ -51,6 +51,7 @@ AtParameter = Annotated[Annotated[str, MinLen(1), MaxLen(200)] | None, Field(des
 _YEAR_SECONDS = 31_536_000
 _Shape = TypeVar("_Shape")
 Ok = Literal["ok"]
+_adapters: dict[type[Any], "pydantic.TypeAdapter[Any]"] = {}
 
 
 @strict
@@ -259,11 +260,17 @@ class IngestParameters(BaseModel, extra="forbid"):
         return None if self.graph_enabled is None else self.graph_enabled == "true"
 
 
+def adapter(shape: type[Any]) -> "pydantic.TypeAdapter[Any]":
+    """Return the validator of a shape, made once."""
+    return _adapters.get(shape) or _adapters.setdefault(shape, pydantic.TypeAdapter(shape))
+
+
 def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
     """Parse a JSON body. Raises E601."""
     try:
         pydantic_core.from_json(body, allow_inf_nan=False)
-        return adapter(shape).validate_json(body, strict=True)
+        value: _Shape = adapter(shape).validate_json(body, strict=True)
+        return value
     except pydantic.ValidationError as fault:
         raise errors.request_invalid(where + first_problem(fault)) from fault
     except ValueError as fault:
@@ -282,14 +289,6 @@ def _extend(name: str, report: type[Any], more: dict[str, Any]) -> type[BaseMode
 
 class OpenApiDocument(BaseModel, extra="allow"):
     openapi: str
-
-
-class HealthResponse(BaseModel):
-    status: Ok
-
-
-class ReadyResponse(BaseModel):
-    status: Literal["ready"]
 
 
 class ErrorDetails(BaseModel):
@@ -525,91 +524,3 @@ class AskResponse(BaseModel, extra="allow"):
     partial: bool = False
     error: dict[str, Any] | None = None
     metadata: dict[str, Any] = {}
-
-
-class ModelResponse(BaseModel):
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: Literal["pair"]
-
-
-class ModelListResponse(BaseModel):
-    object: Literal["list"]
-    data: list[ModelResponse]
-
-
-class CompletionMessage(BaseModel):
-    role: Literal["assistant"]
-    content: str
-    refusal: None
-    annotations: list[dict[str, Any]] = Field(description="Citations of sources that have a URL.")
-
-
-class CompletionChoice(BaseModel):
-    index: int
-    message: CompletionMessage
-    logprobs: None
-    finish_reason: Literal["stop", "length"]
-
-
-class CompletionUsage(BaseModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class CompletionResponse(BaseModel):
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[CompletionChoice]
-    usage: CompletionUsage
-    sources: list[AnswerSource]
-    confidence: float | None
-    partial: bool
-    librarian: str | None
-
-
-# ── metrics ────────────────────────────────────────────────────────────────────────────────────────
-
-
-class TimingMetrics(BaseModel, extra="allow"):
-    count: int
-    error_count: int
-    latency_sum_ms: float
-
-
-class CacheMetrics(BaseModel):
-    evictions: dict[str, int]
-    budget_exceeded: int
-    prefetched_files: int
-    prefetched_bytes: int
-
-
-class RuntimeMetrics(BaseModel):
-    peak_memory_bytes: int
-    cpu_seconds: float
-    threads: int
-    num_gc: int
-    processors: int | None
-
-
-class MetricsResponse(BaseModel):
-    route_stats: dict[str, TimingMetrics]
-    query_stats: dict[str, TimingMetrics]
-    ingest_stats: dict[str, TimingMetrics]
-    embed_stats: dict[str, TimingMetrics]
-    librarian_stats: dict[str, TimingMetrics]
-    refused: dict[str, int]
-    cache: CacheMetrics
-    recent_requests: list[dict[str, Any]]
-    kbs: dict[str, dict[str, Any]]
-    care: dict[str, dict[str, float]]
-    librarians: dict[str, dict[str, str]]
-    background: dict[str, dict[str, Any]]
-    runtime: RuntimeMetrics
-    uptime_seconds: float
-    start_time: str

@@ -13,7 +13,6 @@ import asyncio
 import collections
 import contextlib
 import ctypes
-import datetime
 import functools
 import importlib.util
 import json
@@ -24,7 +23,6 @@ import resource
 import signal
 import socket
 import sys
-import textwrap
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
@@ -35,16 +33,15 @@ from uvicorn.protocols.http import httptools_impl
 from uvicorn.server import ServerState
 
 from pair import errors
+from pair.app import render
 from pair.app.http import responses
 from pair.app.http.app import HttpApp
 from pair.app.http.context import HttpContext
-from pair.app.render import escape_json, escape_line, escape_text
 from pair.auth.settings import ServerSettings
 from pair.kb.open import DEFAULT_KB
 from pair.settings import Settings
 
 _TRACES_SECONDS = 1
-_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _M_ARENA_MAX = -8
 """From malloc.h of glibc."""
 logger = logging.getLogger("pair.http")
@@ -213,51 +210,31 @@ def _send_traces(settings: Settings) -> Callable[[], None]:
 # ── the log ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _LineFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00Z INFO pair.http: request method='GET' status=200`"""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={value!r}" for key, value in _extra_fields(record).items())
-        line = f"{_format_time(record)} {record.levelname} {record.name}: {record.getMessage()} {fields}".rstrip()
-        if record.exc_info is None:
-            return escape_line(line)
-        return f"{escape_line(line)}\n{textwrap.indent(escape_text(self.formatException(record.exc_info)), '  ')}"
-
-
 class _JsonFormatter(logging.Formatter):
     """One object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         value = {
-            "time": _format_time(record),
+            "time": render.format_log_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **_extra_fields(record),
+            **render.log_fields(record),
         }
         if record.exc_info is not None:
             value["exception"] = self.formatException(record.exc_info)
-        return escape_json(json.dumps(value, default=str))
+        return render.escape_json(json.dumps(value, default=str))
 
 
 def start_logging(log_format: str, level: str) -> None:
     """Write to standard error, for pair and for the libraries of the server."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if log_format == "json" else _LineFormatter())
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else render.LogFormatter(with_time=True))
     for name, least in (("pair", level.upper()), ("uvicorn", "WARNING"), ("mcp", "WARNING")):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(least)
-
-
-def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS}
-
-
-def _format_time(record: logging.LogRecord) -> str:
-    at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # ── connections ───────────────────────────────────────────────────────────────────────────────────────
