@@ -31,7 +31,7 @@ from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
-from pair.values import DEFAULT_MODE, Document, SearchMode, SearchOptions
+from pair.values import Document
 
 _Result = TypeVar("_Result")
 Version = tuple[int, str]
@@ -118,20 +118,6 @@ class KbService:
             lock.release()
 
 
-@dataclass(frozen=True)
-class SearchCall:
-    """Parameters of a search."""
-
-    query: str
-    limit: int
-    mode: SearchMode = DEFAULT_MODE
-    filter: dict[str, Any] | list[str] | None = None
-    at: int | str | None = None
-    """The version to search; None for the current one."""
-    explain: bool = False
-    options: SearchOptions = field(default_factory=SearchOptions)
-
-
 @dataclass
 class KbAccess:
     """What one caller may do with KBs. KBs that the caller may not use raise E603."""
@@ -153,26 +139,21 @@ class KbAccess:
     def may_use(self, kb_id: str) -> bool:
         return self.principal.kbs is None or kb_id in self.principal.kbs
 
-    async def search(self, kb_id: str, call: SearchCall) -> tuple[Hits, Version, float]:
+    async def search(
+        self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], Hits]
+    ) -> tuple[Hits, Version, float]:
         """Return the hits, the version that was last seen, and milliseconds. Raises E201, E218.
 
-        The version is that of the hits, unless a writer was faster.
+        `at`: the version to search; None for the current one. `work` searches it.
+        The returned version is that of the hits, unless a writer was faster.
         """
 
         def search(kb: KnowledgeBase) -> tuple[Hits, Version]:
-            hits = kb.search(
-                call.query,
-                limit=call.limit,
-                mode=call.mode,
-                filter=call.filter,
-                explain=call.explain,
-                options=call.options,
-            )
-            return hits, kb.version(last_seen=True)
+            return work(kb), kb.version(last_seen=True)
 
         began, metrics = time.perf_counter(), self.service.metrics
         try:
-            hits, version = await self.service.read(lambda: self.service.kbs.read(kb_id, call.at, search))
+            hits, version = await self.service.read(lambda: self.service.kbs.read(kb_id, at, search))
         except errors.PairError:
             metrics.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
             raise
@@ -184,10 +165,6 @@ class KbAccess:
         """Return a document of the current version, or of the version `at`. Raises E214, E218."""
         kbs = self.service.kbs
         return await self.service.read(lambda: kbs.read(kb_id, at, lambda kb: kb.document(document_id)))
-
-    async def list_documents(self, kb_id: str, after: str, limit: int) -> list[StoredDocument]:
-        """List documents by id, from the first behind `after`."""
-        return await self.service.read(lambda: self.service.kbs.get(kb_id).documents(after=after, limit=limit))
 
     async def list_kbs(self) -> list[dict[str, Any]]:
         """Return statistics of the KBs that the caller may use, by name."""

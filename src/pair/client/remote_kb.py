@@ -171,7 +171,11 @@ class RemoteKnowledgeBase:
         for path in paths:
             request = ClientRequest("DELETE", path, parameters={"kb_id": self.kb_id}, read_seconds=_LONG_SECONDS)
             try:
-                total = _add(total, self._requests.connection.fetch(request, decode_deletion))
+                report = self._requests.connection.fetch(
+                    request,
+                    lambda value: WriteReport(deleted=value["deleted"], manifest_version=value["manifest_version"]),
+                )
+                total = _add(total, report)
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_DOCUMENT:
                     raise
@@ -288,7 +292,9 @@ class RemoteKnowledgeBase:
 
     def stats(self) -> EngineStats | None:
         """Return None when nothing was ever stored."""
-        all_stats = self._requests.connection.fetch(ClientRequest("GET", "/rag/kbs"), decode_stats)
+        all_stats = self._requests.connection.fetch(
+            ClientRequest("GET", "/rag/kbs"), lambda value: msgspec.convert(value["kbs"], list[EngineStats])
+        )
         return next((stats for stats in all_stats if stats.kb_id == self.kb_id), None)
 
 
@@ -375,7 +381,9 @@ class RemoteVersions:
         body = encode_json({"kb_id": self._requests.kb_id, "version": version})
         key = {"idempotency-key": secrets.token_hex(16)}
         request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
-        return self._requests.connection.fetch(request, decode_rollback)
+        return self._requests.connection.fetch(
+            request, lambda value: msgspec.convert({**value, "is_changed": value["changed"]}, Rollback)
+        )
 
 
 class RemoteMaintenance:
@@ -438,17 +446,9 @@ def decode_ingestion(value: Json) -> WriteReport:
     )
 
 
-def decode_deletion(value: Json) -> WriteReport:
-    return WriteReport(deleted=value["deleted"], manifest_version=value["manifest_version"])
-
-
 def decode_versions(value: Json) -> list[ListedVersion]:
     versions = [{**item, "number": item["version"], "is_current": item["current"]} for item in value["versions"]]
     return msgspec.convert(versions, list[ListedVersion])
-
-
-def decode_rollback(value: Json) -> Rollback:
-    return msgspec.convert({**value, "is_changed": value["changed"]}, Rollback)
 
 
 def decode_changes(value: Json) -> tuple[DocumentChanges, str | None]:
@@ -458,10 +458,6 @@ def decode_changes(value: Json) -> tuple[DocumentChanges, str | None]:
         for change in ("added", "removed", "changed")
     )
     return DocumentChanges(value["kb_id"], value["a"], value["b"], added, removed, changed), value["next"]
-
-
-def decode_stats(value: Json) -> list[EngineStats]:
-    return msgspec.convert(value["kbs"], list[EngineStats])
 
 
 def decode_sync_report(value: Json) -> SyncReport:

@@ -268,28 +268,28 @@ def _send(name: str, request: HttpRequest) -> Response:
 
 
 class _McpResponse(Response):
-    """The answer that an ASGI application gives to a body that was read already."""
+    """The answer to a message that was read already."""
 
-    def __init__(self, application: Callable[[Any, Any, Any], Awaitable[None]], body: bytes) -> None:
+    def __init__(self, access: KbAccess, body: bytes) -> None:
         super().__init__()
-        self._application = application
+        self._access = access
         self._messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def receive_body() -> Any:
             return next(self._messages, None) or await receive()
 
-        await self._application(scope, receive_body, send)
+        answer_http = await self._access.service.run(_load_mcp)
+        await answer_http(self._access, scope, receive_body, send)
 
 
 @router.post("/mcp")
 async def answer_message(request: Reader) -> Response:
     """Answer as JSON. Nothing is kept between messages, and each one is checked against its credentials."""
-    body = await request.query_body()
+    return _McpResponse(request.access, await request.query_body())
 
-    def load_application() -> Callable[[Any, Any, Any], Awaitable[None]]:
-        from pair.app.mcp.server import http_application  # noqa: PLC0415 - loads the SDK with the first request
 
-        return http_application(request.access)
+def _load_mcp() -> Any:
+    from pair.app.mcp.server import answer_http  # noqa: PLC0415 - loads the SDK with the first request
 
-    return _McpResponse(await request.service.read(load_application), body)
+    return answer_http

@@ -17,10 +17,11 @@ from pair.app.http.context import HttpRequest
 from pair.app.http.openapi import describe
 from pair.app.http.response_cache import CachedResponse
 from pair.app.http.responses import JSON, LINES, Streamed, answer
-from pair.app.kb_access import IngestRun, SearchCall
+from pair.app.kb_access import IngestRun
 from pair.auth import rules
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.graph_view import Neighbourhood
+from pair.engine.query.request import Hits
 from pair.kb.diff import DiffReport, DiffRequest, diff_versions
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import DEFAULT_KB
@@ -82,8 +83,18 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
     asked = await request.parse(schemas.QueryRequest, body)
     kb_id = request.access.use_kb(asked.kb_id)
     options = SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights)
-    call = SearchCall(asked.query, asked.k, asked.search_mode, asked.filter, asked.at, asked.explain, options)
-    hits, version, took_ms = await request.access.search(kb_id, call)
+
+    def search(kb: KnowledgeBase) -> Hits:
+        return kb.search(
+            asked.query,
+            limit=asked.k,
+            mode=asked.search_mode,
+            filter=asked.filter,
+            explain=asked.explain,
+            options=options,
+        )
+
+    hits, version, took_ms = await request.access.search(kb_id, asked.at, search)
     value: Json = {
         "kb_id": kb_id,
         "search_mode": asked.search_mode,

@@ -260,7 +260,7 @@ class IngestParameters(BaseModel, extra="forbid"):
         return None if self.graph_enabled is None else self.graph_enabled == "true"
 
 
-def adapter(shape: type[Any]) -> "pydantic.TypeAdapter[Any]":
+def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
     """Return the validator of a shape, made once."""
     return _adapters.get(shape) or _adapters.setdefault(shape, pydantic.TypeAdapter(shape))
 
@@ -269,8 +269,7 @@ def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
     """Parse a JSON body. Raises E601."""
     try:
         pydantic_core.from_json(body, allow_inf_nan=False)
-        value: _Shape = adapter(shape).validate_json(body, strict=True)
-        return value
+        return adapter(shape).validate_json(body, strict=True)
     except pydantic.ValidationError as fault:
         raise errors.request_invalid(where + first_problem(fault)) from fault
     except ValueError as fault:

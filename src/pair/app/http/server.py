@@ -68,7 +68,7 @@ def serve(settings: Settings, log_level: str) -> int:
     with contextlib.closing(_listen(settings.server)) as listening:
         _allow_many_files()
         _limit_arenas()
-        _Server(context, listening).run()
+        _Server(context, listening).server.run(sockets=[listening])
     send_last_traces()
     logger.info("stopped")
     if context.service.is_busy:
@@ -85,7 +85,7 @@ class _Server:
         self._listening = listening
         self._settings = context.settings
         self._connections = Connections(self._settings)
-        self._server = uvicorn.Server(
+        self.server = uvicorn.Server(
             uvicorn.Config(
                 HttpApp(context, self._run_jobs),
                 http=cast("type[asyncio.Protocol]", functools.partial(BoundedConnection, self._connections)),
@@ -103,18 +103,27 @@ class _Server:
         )
         self._signalled_at = 0.0
 
-    def run(self) -> None:
-        self._server.run(sockets=[self._listening])
-
     @contextlib.asynccontextmanager
     async def _run_jobs(self, _api: object) -> AsyncIterator[None]:
         """Start the jobs that run beside the requests, and stop them after the last request."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._handle_signal)
-        closing_slow = asyncio.ensure_future(self._close_slow_connections())
+
+        async def close_slow_connections() -> None:
+            while True:
+                await asyncio.sleep(self._settings.header_timeout_seconds / _LOOKS_PER_TIMEOUT)
+                self._connections.close_slow(loop.time())
+
+        def open_default_kb() -> None:
+            try:
+                self._service.kbs.get(DEFAULT_KB).stats()
+            except errors.PairError as fault:
+                logger.warning("the default knowledge base cannot be opened", extra={"reason": fault.message})
+
+        closing_slow = asyncio.ensure_future(close_slow_connections())
         # Before the first query needs it; an earlier one waits for the same.
-        threading.Thread(target=self._warm_up, name="pair-warm-up", daemon=True).start()
+        threading.Thread(target=open_default_kb, name="pair-warm-up", daemon=True).start()
         self._service.start_jobs()
         host, port = self._listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -125,24 +134,13 @@ class _Server:
         left = self._settings.stop_seconds - (loop.time() - self._signalled_at)
         self._service.close(max(_LEAST_SECONDS, min(_MOST_SECONDS, left)))
 
-    def _warm_up(self) -> None:
-        try:
-            self._service.kbs.get(DEFAULT_KB).stats()
-        except errors.PairError as fault:
-            logger.warning("the default knowledge base cannot be opened", extra={"reason": fault.message})
-
     def _handle_signal(self) -> None:
         if self._service.is_stopping:
-            self._server.force_exit = True
+            self.server.force_exit = True
         self._signalled_at = self._signalled_at or asyncio.get_running_loop().time()
         self._service.stop()
-        self._server.should_exit = True
+        self.server.should_exit = True
         logger.info("stopping", extra={"in_flight": self._service.metrics.in_flight})
-
-    async def _close_slow_connections(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.header_timeout_seconds / _LOOKS_PER_TIMEOUT)
-            self._connections.close_slow(asyncio.get_running_loop().time())
 
 
 def _listen(settings: ServerSettings) -> socket.socket:

@@ -71,16 +71,12 @@ _new_access: ContextVar[Callable[[], KbAccess]] = ContextVar("new_access")
 """Gives the caller of each request on a connection."""
 
 
-def http_application(access: KbAccess) -> Callable[[Any, Any, Any], Awaitable[None]]:
-    """Return an ASGI application for one message. Its caller has checked the origin, the credentials and the size."""
-
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        _new_access.set(lambda: access)
-        manager = _choose_server(access).new_http_manager()
-        async with manager.run():
-            await manager.handle_request(scope, receive, send)
-
-    return answer
+async def answer_http(access: KbAccess, scope: Any, receive: Any, send: Any) -> None:
+    """Answer one message as ASGI does. The origin, the credentials and the size have been checked."""
+    _new_access.set(lambda: access)
+    manager = _choose_server(access).new_http_manager()
+    async with manager.run():
+        await manager.handle_request(scope, receive, send)
 
 
 def _choose_server(access: KbAccess) -> "KbServer":
@@ -257,7 +253,10 @@ async def _read_resource(access: KbAccess, uri: str) -> list[TextResourceContent
 
 
 async def _list_documents(access: KbAccess, address: Address) -> str:
-    documents = await access.list_documents(address.kb, address.after, _DOCUMENTS_AT_A_TIME)
+    service = access.service
+    documents = await service.read(
+        lambda: service.kbs.get(address.kb).documents(after=address.after, limit=_DOCUMENTS_AT_A_TIME)
+    )
     entries = [
         {"uri": str(Address(address.kb, document.id)), "title": document.title or document.id} for document in documents
     ]

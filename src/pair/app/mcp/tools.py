@@ -19,7 +19,7 @@ from pydantic import FailFast, Field
 from typing_extensions import TypedDict
 
 from pair import errors
-from pair.app.kb_access import IngestRun, KbAccess, SearchCall
+from pair.app.kb_access import IngestRun, KbAccess
 from pair.app.validation import strict
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.citations import RETRIEVAL_KEY
@@ -165,7 +165,9 @@ async def search(
 ) -> SearchOutput:
     """Find passages by words and meaning, best first."""
     kb = _use_kb(access, kb)
-    hits, _, _ = await access.search(kb, SearchCall(query, limit, mode, filter or None, at or None))
+    hits, _, _ = await access.search(
+        kb, at or None, lambda opened: opened.search(query, limit=limit, mode=mode, filter=filter or None)
+    )
     version = str(hits.manifest_version) if at else ""
     value: SearchOutput = {"kb": kb, "results": []}
     left = most_bytes(access) - json_size(value)
