@@ -12,14 +12,15 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
+
+import pydantic
 
 from pair import errors, telemetry
-from pair.app.jobs import BackgroundJob, make_jobs
 from pair.app.metrics import ServerMetrics
-from pair.app.open_kbs import OpenKbs
+from pair.app.open_kbs import BackgroundJob, OpenKbs, make_jobs
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
 from pair.clock import Cancellation, SystemClock
@@ -34,6 +35,8 @@ from pair.settings import Settings
 from pair.values import Document
 
 _Result = TypeVar("_Result")
+_Shape = TypeVar("_Shape")
+_MAX_LISTED = 1_000
 Version = tuple[int, str]
 _INGEST_COUNTS = ("ingested_docs", "ingested_chunks", "replaced_docs", "unchanged_docs", "manifest_version")
 
@@ -311,3 +314,27 @@ class IngestRun:
             return f"doc-{secrets.token_hex(12)}"
         text = "\0".join([self.access.principal.client, self.kb_id, self.key, str(self._named)])
         return f"doc-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+# ── data from outside ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def strict(shape: type[_Shape]) -> type[_Shape]:
+    """Make a frozen dataclass whose JSON has no other fields, and no infinite numbers."""
+    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)  # type: ignore[attr-defined]
+    return dataclasses.dataclass(frozen=True)(shape)
+
+
+def first_problem(fault: pydantic.ValidationError) -> str:
+    """Describe the first problem, without the value, which may be long or secret."""
+    if fault.error_count() > _MAX_LISTED:  # the first of them cannot be had without all
+        return f"{fault.error_count():,} values are not as they should be"
+    return describe_problem(fault.errors(include_url=False, include_context=False, include_input=False)[0])
+
+
+def describe_problem(problem: Mapping[str, Any]) -> str:
+    """Describe an error of pydantic, without the value."""
+    place = ".".join(map(str, problem["loc"]))[:200]
+    message = problem["msg"][:1].lower() + problem["msg"][1:200]
+    return f"{place}: {message}" if place else message

@@ -18,12 +18,10 @@ from starlette.responses import Response
 
 from pair import errors
 from pair.app.http import ask, health, openai_api, openapi, rag, responses, schemas
-from pair.app.http.access import Anyone, Reader, client_address
-from pair.app.http.context import HttpContext, HttpRequest
+from pair.app.http.context import Anyone, HttpContext, HttpRequest, Reader, client_address
 from pair.app.http.responses import JSON
 from pair.app.http.schemas import PathId
-from pair.app.kb_access import KbAccess
-from pair.app.validation import describe_problem
+from pair.app.kb_access import KbAccess, describe_problem
 from pair.auth.rules import ANYBODY
 
 logger = logging.getLogger("pair.http")

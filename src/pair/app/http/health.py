@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http.access import Anyone, Reader
+from pair.app.http.context import Anyone, Reader
 from pair.app.http.openapi import describe
 from pair.app.http.responses import answer
 from pair.app.kb_access import KbService

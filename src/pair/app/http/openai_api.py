@@ -21,9 +21,8 @@ from starlette.responses import Response as HttpResponse
 
 from pair import __version__, errors
 from pair.app.http import responses, schemas
-from pair.app.http.access import Reader
 from pair.app.http.ask import KEEP_ALIVE_SECONDS, read_context
-from pair.app.http.context import HttpRequest
+from pair.app.http.context import HttpRequest, Reader
 from pair.app.http.openapi import describe
 from pair.app.http.responses import EVENTS, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess

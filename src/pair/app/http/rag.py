@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from pair import clock, errors
 from pair.app.http import responses, schemas
-from pair.app.http.access import Admin, HotRoute, Reader, Writer
-from pair.app.http.context import HttpRequest
+from pair.app.http.context import Admin, HotRoute, HttpRequest, Reader, Writer
 from pair.app.http.openapi import describe
 from pair.app.http.response_cache import CachedResponse
 from pair.app.http.responses import JSON, LINES, Streamed, answer

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from starlette.convertors import Convertor, register_url_convertor
 
 from pair import errors
-from pair.app.validation import first_problem, strict
+from pair.app.kb_access import first_problem, strict
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.query.documents import StoredDocument

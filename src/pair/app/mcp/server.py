@@ -43,10 +43,9 @@ from mcp_types import (
 )
 
 from pair import __version__, errors
-from pair.app.kb_access import KbAccess, KbService
+from pair.app.kb_access import KbAccess, KbService, first_problem
 from pair.app.mcp import tools
 from pair.app.mcp.tools import Address, KbToolError, cut, most_bytes, take_fitting
-from pair.app.validation import first_problem
 from pair.auth.rules import ANYBODY, Principal, covers
 from pair.settings import Settings
 from pair.values import check_kb_id

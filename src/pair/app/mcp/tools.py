@@ -19,8 +19,7 @@ from pydantic import FailFast, Field
 from typing_extensions import TypedDict
 
 from pair import errors
-from pair.app.kb_access import IngestRun, KbAccess
-from pair.app.validation import strict
+from pair.app.kb_access import IngestRun, KbAccess, strict
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.citations import RETRIEVAL_KEY
 from pair.librarians.contract import Citation
