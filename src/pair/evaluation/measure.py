@@ -79,7 +79,11 @@ class JudgedSet:
 
     def documents(self) -> Iterator[Document]:
         """Raises E501, E502."""
-        return _read_documents(_require_file(self.folder, CORPUS))
+        for where, value in _read_objects(_require_file(self.folder, CORPUS)):
+            title, url, metadata = value.get("title") or "", value.get("url") or "", value.get("metadata") or {}
+            if not (isinstance(title, str) and isinstance(url, str) and isinstance(metadata, dict)):
+                raise errors.judged_set_invalid(where, "title and url are texts, and metadata is an object")
+            yield Document(id=value["id"], text=value["text"], title=title, url=url, metadata=metadata)
 
     def select(self, known: Collection[str], *, skip_unknown: bool = False, limit: int | None = None) -> Selection:
         """Return the queries that have a relevant document, in order. Raises E503, and E502 when there are none."""
@@ -105,8 +109,13 @@ class JudgedSet:
 def read_judged_set(folder: str | Path) -> JudgedSet:
     """Raises E501 for a file that is missing, E502 for a line that is wrong."""
     place = Path(folder)
-    queries, judgements = _require_file(place, QUERIES), _require_file(place, JUDGEMENTS)
-    return JudgedSet(place, _read_queries(queries), _read_judgements(judgements))
+    queries_path, judgements_path = _require_file(place, QUERIES), _require_file(place, JUDGEMENTS)
+    queries: dict[str, str] = {}
+    for where, value in _read_objects(queries_path):
+        if not value["text"].strip():
+            raise errors.judged_set_invalid(where, "text is empty")
+        queries[value["id"]] = value["text"]
+    return JudgedSet(place, queries, _read_judgements(judgements_path))
 
 
 def is_judged_set(folder: Path) -> bool:
@@ -118,23 +127,6 @@ def _require_file(folder: Path, name: str) -> Path:
     if not path.is_file():
         raise errors.judged_set_missing(str(path), "the file" if folder.is_dir() else "the folder")
     return path
-
-
-def _read_queries(path: Path) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for where, value in _read_objects(path):
-        if not value["text"].strip():
-            raise errors.judged_set_invalid(where, "text is empty")
-        texts[value["id"]] = value["text"]
-    return texts
-
-
-def _read_documents(path: Path) -> Iterator[Document]:
-    for where, value in _read_objects(path):
-        title, url, metadata = value.get("title") or "", value.get("url") or "", value.get("metadata") or {}
-        if not (isinstance(title, str) and isinstance(url, str) and isinstance(metadata, dict)):
-            raise errors.judged_set_invalid(where, "title and url are texts, and metadata is an object")
-        yield Document(id=value["id"], text=value["text"], title=title, url=url, metadata=metadata)
 
 
 def _read_judgements(path: Path) -> list[Judgement]:

@@ -180,13 +180,14 @@ def token_verifier(settings: Settings) -> "TokenVerifier":
     url = urlsplit(address)
     if url.netloc and url.scheme != "https" and not is_loopback(url.hostname or ""):
         raise errors.settings_invalid("server.jwt_jwks", "keys come over https, or from this machine")
-    read = _download if url.netloc else _read
-    return TokenVerifier(settings.server, lambda: read(address), SystemClock())
 
+    def read_jwks() -> bytes:
+        if url.netloc:
+            return _download(address)
+        with files.storage_errors():
+            return Path(files.expand_path(address)).read_bytes()
 
-def _read(path: str) -> bytes:
-    with files.storage_errors():
-        return Path(files.expand_path(path)).read_bytes()
+    return TokenVerifier(settings.server, read_jwks, SystemClock())
 
 
 def _download(url: str) -> bytes:

@@ -111,7 +111,11 @@ def install(
     """
     installer = context.installer()
     if locked:
-        _refuse_with_lock(source, kb_id)
+        for option, value in (("--source", source), ("--kb", kb_id)):
+            if value is not None:
+                raise errors.command_line_invalid(
+                    f"--locked cannot be used with {option}: the lock file says it", hints=["pair install --help"]
+                )
         only = Path(target) if target is not None else None
         done = LockService(installer, lock_file).install(
             only, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
@@ -180,14 +184,6 @@ def lock(
         for kb_id in report.with_queries:
             lines.append(f"the source of {kb_id} has a query: if there is a secret in it, do not share the lock")
     context.show(report.to_json(), *lines)
-
-
-def _refuse_with_lock(source: str | None, kb_id: str | None) -> None:
-    for option, value in (("--source", source), ("--kb", kb_id)):
-        if value is not None:
-            raise errors.command_line_invalid(
-                f"--locked cannot be used with {option}: the lock file says it", hints=["pair install --help"]
-            )
 
 
 def _format_report(report: InstallReport) -> list[str]:

@@ -252,17 +252,19 @@ def doctor(context: CliContext) -> None:
     """
     from pair.kb.doctor import examine  # noqa: PLC0415 - loads what it examines
 
-    checks = []
-    for check in examine(context.settings):
-        checks.append(check)
+    checks = {}
+    for name, check in examine(context.settings):
+        checks[name] = check
         if not context.as_json:
             code = f" ({check.code})" if check.code else ""
-            render.print_result(f"{_SIGNS[check.state]} {check.name:<15} {check.message}{code}")
+            render.print_result(f"{_SIGNS[check.state]} {name:<15} {check.message}{code}")
             for hint in check.hints:
                 render.print_result(f"{'':<23}→ {hint}")
-    failed = [check for check in checks if check.state == "failed"]
+    failed = [check for check in checks.values() if check.state == "failed"]
     if context.as_json:
-        render.print_json({"ok": not failed, "checks": [check.to_json() for check in checks]})
+        render.print_json(
+            {"ok": not failed, "checks": [{"name": name, **check.to_json()} for name, check in checks.items()]}
+        )
     if failed:
         raise typer.Exit(failed[0].exit_status)
 

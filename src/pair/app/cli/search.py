@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pair.client.remote_kb import RemoteKnowledgeBase
     from pair.kb.kb import KnowledgeBase
     from pair.kb.librarians import KbLibrarians
-    from pair.librarians.citations import CitedPlace
     from pair.librarians.contract import Citation, Response
     from pair.values import Hit
 
@@ -211,7 +210,14 @@ def cite(context: CliContext, citation_id: CitationId) -> None:
         raise errors.command_line_invalid(
             f"not the id of a citation: {citation_id}", hints=["It looks like KB/DOCUMENT#START-END@HASH"]
         )
-    with _open_cited_kb(context, place) as opened:
+    opened: KnowledgeBase | RemoteKnowledgeBase
+    if place.librarian:
+        from pair.kb.librarians import connect_to_librarian  # noqa: PLC0415 - loads the network
+
+        opened = connect_to_librarian(context.settings(), place.librarian, place.kb_id)
+    else:
+        opened = context.kb(place.kb_id)
+    with opened:
         document = opened.document(place.document_id)
     passage = document.text[place.start : place.end]
     is_same = place.is_still(passage)
@@ -271,14 +277,6 @@ def check_librarians(context: CliContext) -> None:
         has_problems = bool(librarians.problems)
     if has_problems or any(result != "ok" for result in results.values()):
         raise typer.Exit(1)
-
-
-def _open_cited_kb(context: CliContext, place: "CitedPlace") -> "KnowledgeBase | RemoteKnowledgeBase":
-    if not place.librarian:
-        return context.kb(place.kb_id)
-    from pair.kb.librarians import connect_to_librarian  # noqa: PLC0415 - loads the network
-
-    return connect_to_librarian(context.settings(), place.librarian, place.kb_id)
 
 
 @contextlib.contextmanager
