@@ -26,6 +26,7 @@ from pair.auth.rules import ANYBODY, Principal
 from pair.clock import Cancellation, SystemClock
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import Hits
+from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
@@ -38,7 +39,6 @@ _Result = TypeVar("_Result")
 _Shape = TypeVar("_Shape")
 _MAX_LISTED = 1_000
 Version = tuple[int, str]
-_INGEST_COUNTS = ("ingested_docs", "ingested_chunks", "replaced_docs", "unchanged_docs", "manifest_version")
 
 
 class KbService:
@@ -269,7 +269,7 @@ class IngestRun:
     graph: bool | None = None
     chunk_size: int | None = None
     ids: list[str] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_INGEST_COUNTS, 0))
+    total: WriteReport = field(default_factory=WriteReport)
     _named: int = 0
 
     async def write(self, documents: Sequence[Document]) -> list[str]:
@@ -297,13 +297,18 @@ class IngestRun:
         service.metrics.note_write(self.kb_id, (time.perf_counter() - began) * 1000, report)
         ids = [document.id for document in batch]
         self.ids += ids
-        counts = self.counts
-        counts["ingested_docs"] += report.added + report.replaced
-        counts["ingested_chunks"] += report.chunks
-        counts["replaced_docs"] += report.replaced
-        counts["unchanged_docs"] += report.unchanged
-        counts["manifest_version"] = max(counts["manifest_version"], report.manifest_version)
+        self.total += report
         return ids
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            "ingested_docs": self.total.added + self.total.replaced,
+            "ingested_chunks": self.total.chunks,
+            "replaced_docs": self.total.replaced,
+            "unchanged_docs": self.total.unchanged,
+            "manifest_version": self.total.manifest_version,
+        }
 
     def to_json(self) -> dict[str, Any]:
         return {"status": "ok", "kb_id": self.kb_id, **self.counts, "doc_ids": self.ids}

@@ -8,7 +8,7 @@ Invariants
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -129,7 +129,7 @@ class RemoteKnowledgeBase:
         total = WriteReport()
         for batch in _split_batches(values.check_documents(documents)):
             report = self._store(batch, chunk_size)
-            total = _add(total, report)
+            total += report
             on_batch(report)
         return total
 
@@ -171,11 +171,10 @@ class RemoteKnowledgeBase:
         for path in paths:
             request = ClientRequest("DELETE", path, parameters={"kb_id": self.kb_id}, read_seconds=_LONG_SECONDS)
             try:
-                report = self._requests.connection.fetch(
+                total += self._requests.connection.fetch(
                     request,
                     lambda value: WriteReport(deleted=value["deleted"], manifest_version=value["manifest_version"]),
                 )
-                total = _add(total, report)
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_DOCUMENT:
                     raise
@@ -308,15 +307,6 @@ def _read_events(response: "httpx2.Response") -> Iterator[tuple[str, bytes]]:
                 name = line.removeprefix(b"event: ").decode()
             elif line.startswith(b"data: "):
                 yield name, line.removeprefix(b"data: ")
-
-
-def _add(total: WriteReport, report: WriteReport) -> WriteReport:
-    sums = {
-        field.name: getattr(total, field.name) + getattr(report, field.name)
-        for field in fields(WriteReport)
-        if field.name != "manifest_version"
-    }
-    return WriteReport(**sums, manifest_version=max(total.manifest_version, report.manifest_version))
 
 
 def _split_batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:
