@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pair import errors
 from pair.app.metrics import ServerMetrics
 from pair.clock import Clock, SystemClock, to_timestamp
-from pair.engine.summary import list_kbs
+from pair.engine.summary import EngineStats, list_kbs
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, open_kb, with_graph
@@ -31,7 +31,6 @@ from pair.values import check_kb_id
 if TYPE_CHECKING:
     from pair.ai.contract import Embedder, Vectors
     from pair.blobs.contract import BlobStore
-    from pair.engine.summary import EngineStats
 
 logger = logging.getLogger("pair.jobs")
 
@@ -106,7 +105,7 @@ class OpenKbs:
         number = self._past.read(kb, at, lambda past: past.version()[0])
         return self._past.collection(kb, number)
 
-    def stats_of(self, kb_id: str) -> "EngineStats | None":
+    def stats_of(self, kb_id: str) -> EngineStats | None:
         """Return the figures of a KB; one that is not open is not kept open."""
         kb = self._kbs.get((kb_id, None))
         if kb is not None:

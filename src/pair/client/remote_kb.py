@@ -9,9 +9,11 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import httpx2
 import msgspec
+import numpy as np
 
 from pair import errors, values
 from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, ServerConnection, encode_json, quote_part
@@ -28,10 +30,6 @@ from pair.librarians.contract import Context, Response
 from pair.librarians.threads import in_thread
 from pair.sync.report import SyncReport
 from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions, check_kb_id
-
-if TYPE_CHECKING:
-    import httpx2
-    import numpy as np
 
 Conditions = Mapping[str, Any] | Sequence[str]
 
@@ -146,7 +144,7 @@ class RemoteKnowledgeBase:
         request = ClientRequest("POST", "/rag/ingest", body, parameters, headers, read_seconds=_LONG_SECONDS)
         return self._requests.connection.send(request, self._read_last_line)
 
-    def _read_last_line(self, response: "httpx2.Response") -> WriteReport:
+    def _read_last_line(self, response: httpx2.Response) -> WriteReport:
         def decode_line(value: Json) -> WriteReport:
             if value["type"] == "result":
                 return decode_ingestion(value)
@@ -210,7 +208,7 @@ class RemoteKnowledgeBase:
 
     def search_vector(
         self,
-        vector: "Sequence[float] | np.ndarray",
+        vector: Sequence[float] | np.ndarray,
         *,
         limit: int = 5,
         filter: Conditions | None = None,  # noqa: A002 - as in KnowledgeBase
@@ -259,7 +257,7 @@ class RemoteKnowledgeBase:
         )
         return self._requests.connection.send(request, lambda response: self._read_answer(response, on_text))
 
-    def _read_answer(self, response: "httpx2.Response", on_text: Callable[[str], None] | None) -> Response:
+    def _read_answer(self, response: httpx2.Response, on_text: Callable[[str], None] | None) -> Response:
         if on_text is None or response.status_code != 200:
             return self._requests.connection.decode(response.read(), Response.from_json)
         for name, data in _read_events(response):
@@ -297,7 +295,7 @@ class RemoteKnowledgeBase:
         return next((stats for stats in all_stats if stats.kb_id == self.kb_id), None)
 
 
-def _read_events(response: "httpx2.Response") -> Iterator[tuple[str, bytes]]:
+def _read_events(response: httpx2.Response) -> Iterator[tuple[str, bytes]]:
     """Yield name and data of server-sent events. Only a line feed ends a line: text may hold the rest."""
     rest, name = b"", ""
     for block in response.iter_bytes():

@@ -129,11 +129,6 @@ def revoke(config_path: str | None = None) -> list[str]:
     return known
 
 
-def list_trusted() -> dict[str, tuple[str, ...]]:
-    """Return the hashes of all trusted files by place. Raises E401, E010."""
-    return TrustStore().entries()
-
-
 def show_value(request: TrustRequest) -> Any:
     """Return what a configuration asks for without its credentials."""
     return _HIDDEN if request.need == "credential" and isinstance(request.value, str) else _redact(request.value)

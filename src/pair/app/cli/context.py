@@ -62,16 +62,16 @@ class CliContext(typer.Context):
 
         return Installer(self.settings(), observer=render.ProgressObserver(is_quiet=self.as_json))
 
-    def kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB, or an earlier version of it."""
-        return open_kb(kb_id, settings=self.settings(), at=at)
+    def kb(self, kb_id: str, at: str | None = None, *, with_sources: bool = False) -> "KnowledgeBase":
+        """Open a KB, or an earlier version of it.
 
-    def kb_with_sources(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB; the one that is synced also knows its sources: when they were fetched, and what they hold."""
-        from pair.kb.sync import SyncService  # noqa: PLC0415 - as in installer
+        `with_sources`: the one that is synced also knows when its sources were fetched, and what they hold.
+        """
+        settings, sources = self.settings(), None
+        if with_sources and kb_id == DEFAULT_KB and at is None:
+            from pair.kb.sync import SyncService  # noqa: PLC0415 - as in installer
 
-        settings = self.settings()
-        sources = SyncService(settings) if kb_id == DEFAULT_KB and at is None else None
+            sources = SyncService(settings)
         return open_kb(kb_id, settings=settings, sources=sources, at=at)
 
     def show(self, value: Any, *lines: str, is_answer: bool = False) -> None:

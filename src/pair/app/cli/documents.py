@@ -144,7 +144,7 @@ def delete_documents(
         raise errors.command_line_invalid(
             "nothing to delete was named", hints=["Name ids, --owner or --filter", "pair docs delete --help"]
         )
-    with context.kb_with_sources(kb) as opened:
+    with context.kb(kb, with_sources=True) as opened:
         report = opened.delete(ids or (), owner=owner, filter=filters or None)
     value = {"kb_id": kb, "deleted": report.deleted, "manifest_version": report.manifest_version}
     context.show(value, f"deleted {render.pluralize(report.deleted, 'document')} from {kb}")

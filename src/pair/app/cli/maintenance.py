@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,16 +10,14 @@ from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
 from pair.clock import SystemClock
+from pair.engine.backup.fsck import Fault, FsckReport
+from pair.engine.maintenance.reembed import ReembedReport
+from pair.engine.write.writer import WriteReport
 from pair.evaluation.measure import JudgedSet, Measured, Selection, measure, measure_all, read_judged_set
+from pair.kb.kb import KnowledgeBase
 from pair.kb.maintenance import changes_to, with_embedder
 from pair.kb.open import DEFAULT_KB, open_kb, temporary_kb
 from pair.values import MODES
-
-if TYPE_CHECKING:
-    from pair.engine.backup.fsck import Fault, FsckReport
-    from pair.engine.maintenance.reembed import ReembedReport
-    from pair.engine.write.writer import WriteReport
-    from pair.kb.kb import KnowledgeBase
 
 All = Annotated[bool, typer.Option("--all", help="Also what is in good order.")]
 Grace = Annotated[float | None, typer.Option("--grace", min=0, metavar="SECONDS", help="Instead of the setting's.")]
@@ -124,7 +122,7 @@ def fsck(
     def note(done: int, total: int) -> None:
         context.show_progress(f"{render.format_size(done)} of {render.format_size(total)}")
 
-    with context.kb_with_sources(kb) as opened:
+    with context.kb(kb, with_sources=True) as opened:
         report = opened.maintenance.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
     render.end_progress()
     context.show(report.to_json(), *_format_check(report), is_answer=True)
@@ -163,7 +161,7 @@ def reembed(
         render.print_note("the configuration still names another embedder, which is refused from now on:", *advice)
 
 
-def _format_check(report: "FsckReport") -> list[str]:
+def _format_check(report: FsckReport) -> list[str]:
     checked = f"{render.pluralize(report.files, 'file')} in {render.pluralize(report.shards, 'shard')}"
     checked += f", {render.format_size(report.size_bytes)}"
     if not report.faults:
@@ -174,7 +172,7 @@ def _format_check(report: "FsckReport") -> list[str]:
     return [*lines, f"{report.kb_id}: {damaged} ({checked})"]
 
 
-def _format_fault(fault: "Fault") -> list[str]:
+def _format_fault(fault: Fault) -> list[str]:
     lines = [f"{fault.key}: {fault.reason} ({render.pluralize(fault.documents, 'document')})"]
     if fault.is_repaired:
         lines.append(f"  repaired from {fault.remedy}" if fault.remedy else "  given up")
@@ -188,7 +186,7 @@ def _format_fault(fault: "Fault") -> list[str]:
     return lines
 
 
-def _format_reembedding(kb: str, report: "ReembedReport", *, dry_run: bool) -> str:
+def _format_reembedding(kb: str, report: ReembedReport, *, dry_run: bool) -> str:
     if report.embedder_before == report.embedder:
         return f"nothing to do: {kb} has vectors of {report.embedder}"
     work = f"{render.pluralize(report.embedded, 'text')} of {render.pluralize(report.characters, 'character')}"
@@ -269,10 +267,10 @@ def doctor(context: CliContext) -> None:
         raise typer.Exit(failed[0].exit_status)
 
 
-def _fill(context: CliContext, kb: "KnowledgeBase", judged: JudgedSet, total: int) -> None:
+def _fill(context: CliContext, kb: KnowledgeBase, judged: JudgedSet, total: int) -> None:
     done = 0
 
-    def note_batch(report: "WriteReport") -> None:
+    def note_batch(report: WriteReport) -> None:
         nonlocal done
         done += report.added
         context.show_progress(f"{done:,} of {render.pluralize(total, 'document')} stored")
@@ -283,7 +281,7 @@ def _fill(context: CliContext, kb: "KnowledgeBase", judged: JudgedSet, total: in
     render.end_progress()
 
 
-def _measure(context: CliContext, kb: "KnowledgeBase", selection: Selection, modes: list[str] | None) -> dict[str, Any]:
+def _measure(context: CliContext, kb: KnowledgeBase, selection: Selection, modes: list[str] | None) -> dict[str, Any]:
     queries, clock = selection.queries, SystemClock()
 
     def note_query(mode: str, done: int) -> None:

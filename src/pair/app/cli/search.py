@@ -14,14 +14,13 @@ from pair import errors
 from pair.app import render
 from pair.app.cli.context import At, CliContext, KbName
 from pair.kb.open import DEFAULT_KB, open_kb
-from pair.values import DEFAULT_MODE, GraphParameters, SearchMode, SearchOptions
+from pair.values import DEFAULT_MODE, GraphParameters, Hit, SearchMode, SearchOptions
 
 if TYPE_CHECKING:
     from pair.client.remote_kb import RemoteKnowledgeBase
     from pair.kb.kb import KnowledgeBase
     from pair.kb.librarians import KbLibrarians
     from pair.librarians.contract import Citation, Response
-    from pair.values import Hit
 
 _WIDTH = 100
 _MAX_CHARACTERS = 600
@@ -126,7 +125,7 @@ def search(
     context.show(value, *(lines or ["nothing found"]), is_answer=True)
 
 
-def _format_hit(number: int, hit: "Hit") -> Iterator[str]:
+def _format_hit(number: int, hit: Hit) -> Iterator[str]:
     title = f"  {hit.title}" if hit.title and hit.title != hit.document_id else ""
     passage = textwrap.shorten(_cut_around_matches(hit), _MAX_CHARACTERS, placeholder=" …")
     yield f"{number:>2}. {hit.score:.3f}  {hit.document_id}{title}"
@@ -143,7 +142,7 @@ def _format_hit(number: int, hit: "Hit") -> Iterator[str]:
         yield f"    = {', '.join(parts)}"
 
 
-def _cut_around_matches(hit: "Hit") -> str:
+def _cut_around_matches(hit: Hit) -> str:
     """Return the passage from a little before the part in which most matches lie close together."""
     if len(hit.text) <= _MAX_CHARACTERS or not hit.highlights:
         return hit.text
@@ -186,7 +185,7 @@ def ask(
 
     first = librarian or kb or (DEFAULT_KB if at is not None else None)
     given = None if context.as_json or not sys.stdout.isatty() else Context(on_text=print_piece)
-    with context.kb_with_sources(kb or DEFAULT_KB, at) as opened:
+    with context.kb(kb or DEFAULT_KB, at, with_sources=True) as opened:
         response = asyncio.run(opened.ask(question, first=first, context=given, timeout=timeout))
     if context.as_json:
         render.print_json(response.to_json())
@@ -283,7 +282,7 @@ def check_librarians(context: CliContext) -> None:
 def _open_librarians(context: CliContext) -> "Iterator[KbLibrarians]":
     from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
 
-    with context.kb_with_sources(DEFAULT_KB) as kb:
+    with context.kb(DEFAULT_KB, with_sources=True) as kb:
         settings = context.settings()
         opened = KbLibrarians(kb, settings, lambda kb_id: open_kb(kb_id, settings=settings))
         with contextlib.closing(opened) as librarians:

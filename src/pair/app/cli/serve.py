@@ -15,6 +15,7 @@ from pair.app import render
 from pair.app.cli.context import CliContext
 from pair.app.mcp.client_config import Client, own_command, plan
 from pair.auth.rules import Scope
+from pair.auth.trust import TrustStore
 from pair.kb import trust as folder_trust
 from pair.kb.trust import Review, key_file
 
@@ -185,7 +186,7 @@ def trust(
             "--show, --revoke, --list and --yes exclude each other", hints=["pair trust --help"]
         )
     if list_all:
-        entries = folder_trust.list_trusted()
+        entries = TrustStore().entries()
         value = {"trusted": [{"path": place, "sha256": list(hashes)} for place, hashes in entries.items()]}
         context.show(value, *(entries or ["No files are trusted."]), is_answer=True)
     elif revoke:

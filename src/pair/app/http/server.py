@@ -181,7 +181,7 @@ def _send_traces(settings: Settings) -> Callable[[], None]:
     endpoint = settings.server.otlp_endpoint
     if not endpoint:
         return lambda: None
-    if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
+    if importlib.util.find_spec("opentelemetry.sdk") is None:
         raise errors.settings_invalid(
             "server.otlp_endpoint", "sending traces needs an extra", hints=["pip install 'pair-kb[otel]'"]
         )
