@@ -60,6 +60,7 @@ MAY_IMPORT_LATE = {
     "app/cli/context.py",
     "app/cli/maintenance.py",
     "app/cli/serve.py",
+    "app/cli/versions.py",
     "app/http/app.py",
     "app/http/server.py",
     "app/render.py",

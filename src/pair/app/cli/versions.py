@@ -3,19 +3,20 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import TROUBLE_EXIT_STATUS, CliContext, KbName
-from pair.engine.maintenance.versions import ListedVersion
-from pair.kb.diff import ChangedDocument, DiffRequest, open_diff
 from pair.kb.open import DEFAULT_KB
-from pair.kb.reproduce import PassageAgain, ReproduceReport, Where, read_answer
-from pair.kb.reproduce import reproduce as reproduce_retrieval
-from pair.librarians.citations import FoundPassage
+
+if TYPE_CHECKING:
+    from pair.engine.maintenance.versions import ListedVersion
+    from pair.kb.diff import ChangedDocument
+    from pair.kb.reproduce import PassageAgain, ReproduceReport
+    from pair.librarians.citations import FoundPassage
 
 _WANTED_HELP = "Its number, else the version of the package installed then."
 _SIDE_HELP = "A version (7, 1.0.0, current, handbook@7), or the path of a folder or package (./docs, ./kb.zip)."
@@ -98,6 +99,8 @@ def diff(
 
     Exit status: 0 the same, 1 different, 2 trouble.
     """
+    from pair.kb.diff import DiffRequest, open_diff  # noqa: PLC0415 - loads the engine
+
     with _exit_with_2(context), open_diff(context.settings(), a, b, kb) as report:
         request = DiffRequest(texts=text, most_lines=None if context.as_json else _MAX_LINES)
         documents = () if stat else report.describe(report.ids(), request)
@@ -129,6 +132,9 @@ def reproduce(context: CliContext, file: File, kb: Kb = None, at: AtVersion = No
 
     Exit status: 0 the same, 1 different, 2 trouble.
     """
+    from pair.kb.reproduce import Where, read_answer  # noqa: PLC0415 - loads the engine
+    from pair.kb.reproduce import reproduce as reproduce_retrieval  # noqa: PLC0415
+
     with _exit_with_2(context):
         if package is not None and (kb is not None or at is not None):
             raise errors.command_line_invalid("--package goes without --kb and --at: a package holds one version")
@@ -153,7 +159,7 @@ def _exit_with_2(context: CliContext) -> Iterator[None]:
         raise typer.Exit(TROUBLE_EXIT_STATUS) from error
 
 
-def _format_version(version: ListedVersion) -> str:
+def _format_version(version: "ListedVersion") -> str:
     mark = "*" if version.is_current else " "
     cause = f"back to version {version.restored}" if version.made_by == "rollback" else _CAUSES.get(version.made_by, "")
     label = f", {version.label}" if version.label else ""
@@ -161,7 +167,7 @@ def _format_version(version: ListedVersion) -> str:
     return f"{mark} {version.number:>6}  {version.created_at[:19]}Z  {documents}, {cause}{label}"
 
 
-def _format_change(document: ChangedDocument) -> Iterator[str]:
+def _format_change(document: "ChangedDocument") -> Iterator[str]:
     yield f"{_MARKS[document.change]} {document.id}"
     yield from (f"  {line}" for line in document.entry or ())
     if document.text:
@@ -171,7 +177,7 @@ def _format_change(document: ChangedDocument) -> Iterator[str]:
         yield f"  … {render.pluralize(document.left_out_lines, 'more line')}"
 
 
-def _format_retrieval(report: ReproduceReport) -> Iterator[str]:
+def _format_retrieval(report: "ReproduceReport") -> Iterator[str]:
     where = f"{report.kb_id}, version {report.version}"
     if not report.is_recorded:
         where += f" (the answer names version {report.asked.manifest_version} of {report.asked.kb_id})"
@@ -186,11 +192,11 @@ def _format_retrieval(report: ReproduceReport) -> Iterator[str]:
     yield from (f"  {rank}. {_format_place(passage)}: new" for rank, passage in report.new)
 
 
-def _format_place(passage: FoundPassage) -> str:
+def _format_place(passage: "FoundPassage") -> str:
     return f"{passage.document_id} {passage.start}-{passage.end}"
 
 
-def _explain(again: PassageAgain) -> str:
+def _explain(again: "PassageAgain") -> str:
     """Return what became of a passage."""
     since = f"version {again.changed_in}" + (" or before" if again.or_before else "")
     return {
