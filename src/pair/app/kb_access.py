@@ -77,7 +77,7 @@ class KbService:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self.metrics.in_flight or self._busy_threads) or any(job.is_at_work for job in self.jobs)
+        return bool(self.metrics.in_flight or self._busy_threads) or any(job.is_running for job in self.jobs)
 
     async def read(self, work: Callable[[], _Result]) -> _Result:
         """Run work in a thread, and cancel it after the request timeout. Raises E608, E609."""

@@ -323,7 +323,7 @@ class BackgroundJob:
         self._at_once = at_once
         self._clock: Clock = SystemClock()
         self._stop = threading.Event()
-        self._is_running = False
+        self.is_running = False
         self._last: dict[str, Any] = {}
         self._ticker = Ticker(self._run, self._stop.wait, self._note_failure, self._clock, interval_seconds)
         self._thread = threading.Thread(target=self._loop, name=f"pair-{name}", daemon=True)
@@ -343,14 +343,10 @@ class BackgroundJob:
     def is_stopping(self) -> bool:
         return self._stop.is_set()
 
-    @property
-    def is_at_work(self) -> bool:
-        return self._is_running
-
     def to_json(self) -> dict[str, Any]:
         return {
             "interval_seconds": self.interval_seconds,
-            "running": self._is_running,
+            "running": self.is_running,
             "runs": self.runs,
             "skipped": self._ticker.skipped,
             "failures": self.failures,
@@ -364,12 +360,12 @@ class BackgroundJob:
 
     def _run(self) -> None:
         began = self._clock.monotonic()
-        self._is_running = True
+        self.is_running = True
         self._last = {**self._last, "last_started_at": to_timestamp(self._clock.now())}
         try:
             report = self._work()
         finally:
-            self._is_running = False
+            self.is_running = False
             self.runs += 1
             seconds = self._clock.monotonic() - began
             self.total_seconds += seconds
