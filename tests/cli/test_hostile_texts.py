@@ -253,7 +253,7 @@ def test_log_lines_of_a_server_stay_on_their_lines(project: Workplace) -> None:
         f"hostile = {ESCAPES + FORGED!r}\n"
         "log = logging.getLogger('pair.http')\nlog.info('failed %s', hostile, extra={'path': hostile})\n"
         "try: raise ValueError(hostile)\nexcept ValueError: log.exception('failed')\n"
-        "logs.start('json', 'info'); log.info('failed %s', hostile)\n"
+        "start_logging('json', 'info'); log.info('failed %s', hostile)\n"
     )
     done = subprocess.run([PAIR[0], "-c", code], capture_output=True, text=True, check=True, cwd=project.folder)
     assert not FORBIDDEN.search(done.stderr)
