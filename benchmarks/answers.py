@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pair.evaluation.judged_set import JudgedSet, is_judged_set, read_judged_set
+from pair.evaluation.measure import JudgedSet, is_judged_set, read_judged_set
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import temporary_kb
 from pair.librarians.kb_librarian import KbLibrarian

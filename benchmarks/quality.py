@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pair.clock import SystemClock
-from pair.evaluation.judged_set import is_judged_set, read_judged_set
-from pair.evaluation.measure import QualityFigures, measure_all
+from pair.evaluation.measure import QualityFigures, is_judged_set, measure_all, read_judged_set
 from pair.kb.open import temporary_kb
 from pair.settings import Settings
 from pair.values import MODES

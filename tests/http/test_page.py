@@ -111,7 +111,7 @@ def test_the_page_is_served_with_a_strict_policy_and_revalidated(server: Served)
         assert (again.status_code, again.content) == (304, b"")
 
 
-@pytest.mark.parametrize("name", ["", "../http/page.py", "%2e%2e/http/page.py", "__init__.py", "index.html", "a%00.js"])
+@pytest.mark.parametrize("name", ["", "../http/app.py", "%2e%2e/http/app.py", "__init__.py", "index.html", "a%00.js"])
 def test_nothing_but_the_files_of_the_page_is_served(server: Served, name: str):
     head = f"GET /ui/{name} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     assert b" 404 " in server.raw(head.encode()).partition(b"\r\n")[0]

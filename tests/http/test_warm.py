@@ -4,9 +4,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pair.app.jobs import make_jobs
 from pair.app.metrics import ServerMetrics
-from pair.app.open_kbs import OpenKbs
+from pair.app.open_kbs import OpenKbs, make_jobs
 from pair.auth.settings import ServerSettings
 from pair.settings import Settings
 from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3

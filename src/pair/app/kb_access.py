@@ -12,30 +12,33 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
+
+import pydantic
 
 from pair import errors, telemetry
-from pair.app.jobs import BackgroundJob, make_jobs
 from pair.app.metrics import ServerMetrics
-from pair.app.open_kbs import OpenKbs
+from pair.app.open_kbs import BackgroundJob, OpenKbs, make_jobs
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
 from pair.clock import Cancellation, SystemClock
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import Hits
+from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
-from pair.values import DEFAULT_MODE, Document, SearchMode, SearchOptions
+from pair.values import Document
 
 _Result = TypeVar("_Result")
+_Shape = TypeVar("_Shape")
+_MAX_LISTED = 1_000
 Version = tuple[int, str]
-_INGEST_COUNTS = ("ingested_docs", "ingested_chunks", "replaced_docs", "unchanged_docs", "manifest_version")
 
 
 class KbService:
@@ -74,7 +77,7 @@ class KbService:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self.metrics.in_flight or self._busy_threads) or any(job.is_at_work for job in self.jobs)
+        return bool(self.metrics.in_flight or self._busy_threads) or any(job.is_running for job in self.jobs)
 
     async def read(self, work: Callable[[], _Result]) -> _Result:
         """Run work in a thread, and cancel it after the request timeout. Raises E608, E609."""
@@ -118,20 +121,6 @@ class KbService:
             lock.release()
 
 
-@dataclass(frozen=True)
-class SearchCall:
-    """Parameters of a search."""
-
-    query: str
-    limit: int
-    mode: SearchMode = DEFAULT_MODE
-    filter: dict[str, Any] | list[str] | None = None
-    at: int | str | None = None
-    """The version to search; None for the current one."""
-    explain: bool = False
-    options: SearchOptions = field(default_factory=SearchOptions)
-
-
 @dataclass
 class KbAccess:
     """What one caller may do with KBs. KBs that the caller may not use raise E603."""
@@ -153,26 +142,21 @@ class KbAccess:
     def may_use(self, kb_id: str) -> bool:
         return self.principal.kbs is None or kb_id in self.principal.kbs
 
-    async def search(self, kb_id: str, call: SearchCall) -> tuple[Hits, Version, float]:
+    async def search(
+        self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], Hits]
+    ) -> tuple[Hits, Version, float]:
         """Return the hits, the version that was last seen, and milliseconds. Raises E201, E218.
 
-        The version is that of the hits, unless a writer was faster.
+        `at`: the version to search; None for the current one. `work` searches it.
+        The returned version is that of the hits, unless a writer was faster.
         """
 
         def search(kb: KnowledgeBase) -> tuple[Hits, Version]:
-            hits = kb.search(
-                call.query,
-                limit=call.limit,
-                mode=call.mode,
-                filter=call.filter,
-                explain=call.explain,
-                options=call.options,
-            )
-            return hits, kb.version(last_seen=True)
+            return work(kb), kb.version(last_seen=True)
 
         began, metrics = time.perf_counter(), self.service.metrics
         try:
-            hits, version = await self.service.read(lambda: self.service.kbs.read(kb_id, call.at, search))
+            hits, version = await self.service.read(lambda: self.service.kbs.read(kb_id, at, search))
         except errors.PairError:
             metrics.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
             raise
@@ -184,10 +168,6 @@ class KbAccess:
         """Return a document of the current version, or of the version `at`. Raises E214, E218."""
         kbs = self.service.kbs
         return await self.service.read(lambda: kbs.read(kb_id, at, lambda kb: kb.document(document_id)))
-
-    async def list_documents(self, kb_id: str, after: str, limit: int) -> list[StoredDocument]:
-        """List documents by id, from the first behind `after`."""
-        return await self.service.read(lambda: self.service.kbs.get(kb_id).documents(after=after, limit=limit))
 
     async def list_kbs(self) -> list[dict[str, Any]]:
         """Return statistics of the KBs that the caller may use, by name."""
@@ -289,13 +269,18 @@ class IngestRun:
     graph: bool | None = None
     chunk_size: int | None = None
     ids: list[str] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_INGEST_COUNTS, 0))
+    total: WriteReport = field(default_factory=WriteReport)
     _named: int = 0
 
     async def write(self, documents: Sequence[Document]) -> list[str]:
         """Store documents and return their ids. Raises E213 for a blank one, E603."""
         rules.check_scope(self.access.principal, "write")
-        batch = [self._check(document) for document in documents]
+        batch = [
+            document if document.id else dataclasses.replace(document, id=self._new_id()) for document in documents
+        ]
+        for document in batch:
+            if not document.text.strip():
+                raise errors.document_invalid(document.id, "its text is blank")
         service, began = self.access.service, time.perf_counter()
         try:
             report = await service.write(
@@ -312,22 +297,21 @@ class IngestRun:
         service.metrics.note_write(self.kb_id, (time.perf_counter() - began) * 1000, report)
         ids = [document.id for document in batch]
         self.ids += ids
-        counts = self.counts
-        counts["ingested_docs"] += report.added + report.replaced
-        counts["ingested_chunks"] += report.chunks
-        counts["replaced_docs"] += report.replaced
-        counts["unchanged_docs"] += report.unchanged
-        counts["manifest_version"] = max(counts["manifest_version"], report.manifest_version)
+        self.total += report
         return ids
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            "ingested_docs": self.total.added + self.total.replaced,
+            "ingested_chunks": self.total.chunks,
+            "replaced_docs": self.total.replaced,
+            "unchanged_docs": self.total.unchanged,
+            "manifest_version": self.total.manifest_version,
+        }
 
     def to_json(self) -> dict[str, Any]:
         return {"status": "ok", "kb_id": self.kb_id, **self.counts, "doc_ids": self.ids}
-
-    def _check(self, document: Document) -> Document:
-        named = document if document.id else dataclasses.replace(document, id=self._new_id())
-        if not named.text.strip():
-            raise errors.document_invalid(named.id, "its text is blank")
-        return named
 
     def _new_id(self) -> str:
         self._named += 1
@@ -335,3 +319,27 @@ class IngestRun:
             return f"doc-{secrets.token_hex(12)}"
         text = "\0".join([self.access.principal.client, self.kb_id, self.key, str(self._named)])
         return f"doc-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+# ── data from outside ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def strict(shape: type[_Shape]) -> type[_Shape]:
+    """Make a frozen dataclass whose JSON has no other fields, and no infinite numbers."""
+    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)  # type: ignore[attr-defined]
+    return dataclasses.dataclass(frozen=True)(shape)
+
+
+def first_problem(fault: pydantic.ValidationError) -> str:
+    """Describe the first problem, without the value, which may be long or secret."""
+    if fault.error_count() > _MAX_LISTED:  # the first of them cannot be had without all
+        return f"{fault.error_count():,} values are not as they should be"
+    return describe_problem(fault.errors(include_url=False, include_context=False, include_input=False)[0])
+
+
+def describe_problem(problem: Mapping[str, Any]) -> str:
+    """Describe an error of pydantic, without the value."""
+    place = ".".join(map(str, problem["loc"]))[:200]
+    message = problem["msg"][:1].lower() + problem["msg"][1:200]
+    return f"{place}: {message}" if place else message

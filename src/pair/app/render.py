@@ -1,24 +1,61 @@
-"""Print errors and results, as text for people or JSON for programs. Nothing else prints.
+"""Print errors, results and log lines, as text for people or JSON for programs. Nothing else prints.
+
+Titles, file names, documents, replies of servers and models can hold characters that move the cursor, change what is
+on the screen, reverse the reading direction, or hide. They are shown as escapes: `\\x1b`, `\\u202e`.
 
 Invariants
-    Text of others is escaped here, on its way out (terminal.py). A line stays one line, so that such text cannot add
-    lines to a report; only a text of several lines is printed as one.
+    Text of others is escaped here, on its way out. A line stays one line, so that such text cannot add lines to a
+    report; only a text of several lines is printed as one.
 """
 
 import contextlib
+import datetime
 import getpass
 import json
+import logging
+import re
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pair.app.terminal import escape_json, escape_line, escape_text
 from pair.errors import PairError
 
 _NAMES_SHOWN = 5
 _PERCENT_STEP = 10
 _SOURCES_WORTH_PERCENTS = 50
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+# Control characters, with DEL and C1; line and paragraph separators; characters that embed, override or isolate a
+# direction; characters without width that join nothing; tags and other carriers of hidden text; half a surrogate pair.
+_UNSAFE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u180e\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e01ef"
+)
+# Joiners and direction marks belong to scripts that need them, behind a letter of such a script, one at a time.
+_MARKS = "\u061c\u200c-\u200f"
+_STRAY_MARK = f"(?<![^\x00-\x7f{_MARKS}])[{_MARKS}]"
+_IN_TEXT = re.compile(f"[{_UNSAFE}]|{_STRAY_MARK}")
+_IN_LINE = re.compile(f"[{_UNSAFE}\t\n]|{_STRAY_MARK}")
+
+
+def escape_line(text: str) -> str:
+    """Return the text as one line: line breaks and tabs are escaped too."""
+    return text if text.isascii() and text.isprintable() else _IN_LINE.sub(_escape, text)
+
+
+def escape_text(text: str) -> str:
+    """Return the text with its lines and tabs."""
+    return _IN_TEXT.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def escape_json(dumped: str) -> str:
+    """Return JSON of ASCII characters without DEL, the one control character that JSON leaves as it is."""
+    return dumped.replace("\x7f", "\\u007f")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
 
 
 def format_error(error: PairError) -> str:
@@ -123,6 +160,34 @@ def format_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError
+
+
+class LogFormatter(logging.Formatter):
+    """`INFO pair.http: request method='GET' status=200`, all on one line; a traceback is indented below it."""
+
+    def __init__(self, *, with_time: bool = False) -> None:
+        super().__init__(("%(asctime)s " if with_time else "") + "%(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging names it
+        fields = [f"{key}={value!r}" for key, value in log_fields(record).items()]
+        return escape_line(" ".join([super().formatMessage(record), *fields]))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        return textwrap.indent(escape_text(super().formatException(ei)), "  ")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - as above
+        return format_log_time(record)
+
+
+def log_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields that a log call added to its record."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS}
+
+
+def format_log_time(record: logging.LogRecord) -> str:
+    """Return the time like `2026-01-31T12:00:00.000Z`."""
+    at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class _PercentLines:

@@ -8,11 +8,14 @@ Invariants
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import httpx2
+import msgspec
+import numpy as np
 
 from pair import errors, values
-from pair.client import decode
 from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, ServerConnection, encode_json, quote_part
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.diff import CURRENT, DocumentChanges
@@ -27,10 +30,6 @@ from pair.librarians.contract import Context, Response
 from pair.librarians.threads import in_thread
 from pair.sync.report import SyncReport
 from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions, check_kb_id
-
-if TYPE_CHECKING:
-    import httpx2
-    import numpy as np
 
 Conditions = Mapping[str, Any] | Sequence[str]
 
@@ -108,7 +107,7 @@ class RemoteKnowledgeBase:
 
     def sync(self, *, wait: bool = True) -> SyncReport:
         """Sync the files and links of the server. Raises E101 unless it may wait for another sync."""
-        return self._requests.post("/sync", {"wait": wait}, decode.decode_sync_report)
+        return self._requests.post("/sync", {"wait": wait}, decode_sync_report)
 
     def upsert(
         self,
@@ -128,7 +127,7 @@ class RemoteKnowledgeBase:
         total = WriteReport()
         for batch in _split_batches(values.check_documents(documents)):
             report = self._store(batch, chunk_size)
-            total = _add(total, report)
+            total += report
             on_batch(report)
         return total
 
@@ -138,17 +137,17 @@ class RemoteKnowledgeBase:
             size = b"" if chunk_size is None else b',"chunk_size":%d' % chunk_size
             body = b'{"kb_id":%s,"documents":[%s]%s}' % (encode_json(self.kb_id), b",".join(lines), size)
             request = ClientRequest("POST", "/rag/ingest", body, headers=key, read_seconds=_LONG_SECONDS)
-            return self._requests.connection.fetch(request, decode.decode_ingestion)
+            return self._requests.connection.fetch(request, decode_ingestion)
         parameters = {"kb_id": self.kb_id} | ({} if chunk_size is None else {"chunk_size": str(chunk_size)})
         headers = {**key, "content-type": "application/x-ndjson"}
         body = b"\n".join(lines)
         request = ClientRequest("POST", "/rag/ingest", body, parameters, headers, read_seconds=_LONG_SECONDS)
         return self._requests.connection.send(request, self._read_last_line)
 
-    def _read_last_line(self, response: "httpx2.Response") -> WriteReport:
+    def _read_last_line(self, response: httpx2.Response) -> WriteReport:
         def decode_line(value: Json) -> WriteReport:
             if value["type"] == "result":
-                return decode.decode_ingestion(value)
+                return decode_ingestion(value)
             error = self._requests.connection.build_error(value["error"], 200)
             raise AttemptFailed(error, again=error.retryable and error.code != errors.PUBLISH_UNKNOWN)
 
@@ -170,7 +169,10 @@ class RemoteKnowledgeBase:
         for path in paths:
             request = ClientRequest("DELETE", path, parameters={"kb_id": self.kb_id}, read_seconds=_LONG_SECONDS)
             try:
-                total = _add(total, self._requests.connection.fetch(request, decode.decode_deletion))
+                total += self._requests.connection.fetch(
+                    request,
+                    lambda value: WriteReport(deleted=value["deleted"], manifest_version=value["manifest_version"]),
+                )
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_DOCUMENT:
                     raise
@@ -202,11 +204,11 @@ class RemoteKnowledgeBase:
         value |= {"highlights": more.highlights, "max_distance": more.max_distance}
         if filter:
             value["filter"] = dict(filter) if isinstance(filter, Mapping) else list(filter)
-        return self._requests.post("/rag/query", value, decode.decode_hits, read_seconds=None)
+        return self._requests.post("/rag/query", value, decode_hits, read_seconds=None)
 
     def search_vector(
         self,
-        vector: "Sequence[float] | np.ndarray",
+        vector: Sequence[float] | np.ndarray,
         *,
         limit: int = 5,
         filter: Conditions | None = None,  # noqa: A002 - as in KnowledgeBase
@@ -255,7 +257,7 @@ class RemoteKnowledgeBase:
         )
         return self._requests.connection.send(request, lambda response: self._read_answer(response, on_text))
 
-    def _read_answer(self, response: "httpx2.Response", on_text: Callable[[str], None] | None) -> Response:
+    def _read_answer(self, response: httpx2.Response, on_text: Callable[[str], None] | None) -> Response:
         if on_text is None or response.status_code != 200:
             return self._requests.connection.decode(response.read(), Response.from_json)
         for name, data in _read_events(response):
@@ -275,23 +277,25 @@ class RemoteKnowledgeBase:
             count = min(_PAGE_DOCUMENTS, limit - len(documents))
             parameters = {"after": following, "limit": str(count), "text": "true"}
             parameters |= {} if owner is None else {"owner": owner}
-            page, following = self._requests.get("/rag/docs", decode.decode_page, parameters)
+            page, following = self._requests.get("/rag/docs", decode_page, parameters)
             documents += page
         return documents
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
-        return self._requests.get(f"/rag/docs/{quote_part(document_id)}", decode.decode_as(StoredDocument))
+        return self._requests.get(f"/rag/docs/{quote_part(document_id)}", decode_as(StoredDocument))
 
     # Care
 
     def stats(self) -> EngineStats | None:
         """Return None when nothing was ever stored."""
-        all_stats = self._requests.connection.fetch(ClientRequest("GET", "/rag/kbs"), decode.decode_stats)
+        all_stats = self._requests.connection.fetch(
+            ClientRequest("GET", "/rag/kbs"), lambda value: msgspec.convert(value["kbs"], list[EngineStats])
+        )
         return next((stats for stats in all_stats if stats.kb_id == self.kb_id), None)
 
 
-def _read_events(response: "httpx2.Response") -> Iterator[tuple[str, bytes]]:
+def _read_events(response: httpx2.Response) -> Iterator[tuple[str, bytes]]:
     """Yield name and data of server-sent events. Only a line feed ends a line: text may hold the rest."""
     rest, name = b"", ""
     for block in response.iter_bytes():
@@ -301,15 +305,6 @@ def _read_events(response: "httpx2.Response") -> Iterator[tuple[str, bytes]]:
                 name = line.removeprefix(b"event: ").decode()
             elif line.startswith(b"data: "):
                 yield name, line.removeprefix(b"data: ")
-
-
-def _add(total: WriteReport, report: WriteReport) -> WriteReport:
-    sums = {
-        field.name: getattr(total, field.name) + getattr(report, field.name)
-        for field in fields(WriteReport)
-        if field.name != "manifest_version"
-    }
-    return WriteReport(**sums, manifest_version=max(total.manifest_version, report.manifest_version))
 
 
 def _split_batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:
@@ -352,15 +347,15 @@ class RemoteVersions:
 
     def list(self) -> Sequence[ListedVersion]:
         """Return the current version and those to roll back to, the newest first. Raises E201."""
-        return self._requests.get("/rag/versions", decode.decode_versions)
+        return self._requests.get("/rag/versions", decode_versions)
 
     def diff(self, a: int | str, b: int | str = CURRENT) -> DocumentChanges:
         """Return the documents that differ between two versions, by id. Raises E201, E218."""
         parameters = {"a": str(a), "b": str(b), "entries": "false", "limit": str(_PAGE_DOCUMENTS)}
-        changes, following = self._requests.get("/rag/diff", decode.decode_changes, parameters)
+        changes, following = self._requests.get("/rag/diff", decode_changes, parameters)
         parameters |= {"a": str(changes.before), "b": str(changes.after)}
         while following is not None:
-            page, following = self._requests.get("/rag/diff", decode.decode_changes, parameters | {"after": following})
+            page, following = self._requests.get("/rag/diff", decode_changes, parameters | {"after": following})
             changes = replace(
                 changes,
                 added=changes.added + page.added,
@@ -374,7 +369,9 @@ class RemoteVersions:
         body = encode_json({"kb_id": self._requests.kb_id, "version": version})
         key = {"idempotency-key": secrets.token_hex(16)}
         request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
-        return self._requests.connection.fetch(request, decode.decode_rollback)
+        return self._requests.connection.fetch(
+            request, lambda value: msgspec.convert({**value, "is_changed": value["changed"]}, Rollback)
+        )
 
 
 class RemoteMaintenance:
@@ -387,13 +384,71 @@ class RemoteMaintenance:
         self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
     ) -> CompactionReport:
         """Merge and re-cluster shards that are worth it, or all of them. The server sends no progress."""
-        return self._requests.post("/rag/compact", {"everything": everything}, decode.decode_as(CompactionReport))
+        return self._requests.post("/rag/compact", {"everything": everything}, decode_as(CompactionReport))
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""
-        return self._requests.post("/rag/gc", {"grace_seconds": grace_seconds}, decode.decode_as(GarbageReport))
+        return self._requests.post("/rag/gc", {"grace_seconds": grace_seconds}, decode_as(GarbageReport))
 
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many, from the cache of the server."""
         request = ClientRequest("POST", "/cache/sweep", read_seconds=_LONG_SECONDS)
-        return self._requests.connection.fetch(request, decode.decode_as(SweepReport))
+        return self._requests.connection.fetch(request, decode_as(SweepReport))
+
+
+# ── responses as the values that a local KB returns ───────────────────────────────────────────────────
+
+
+def decode_as(kind: type[Result]) -> Callable[[Json], Result]:
+    """Return a decoder of a value that ignores unknown keys."""
+    return lambda value: msgspec.convert(value, kind)
+
+
+def decode_hits(value: Json) -> Hits:
+    """Leave out which shards were searched and the weights of words: the server does not send them."""
+    hits = [
+        {
+            "also_in_count": len(hit["also_in"]),
+            **hit,
+            "document_id": hit["id"],
+            "text": hit["content"],
+            "also_in": [{**place, "document_id": place["id"]} for place in hit["also_in"]],
+        }
+        for hit in value["results"]
+    ]
+    return msgspec.convert({**value, "passages": hits, "shards_asked": 0}, Hits)
+
+
+def decode_page(value: Json) -> tuple[list[StoredDocument], str | None]:
+    """Return the documents of a page, and the id behind which the next page begins."""
+    return msgspec.convert((value["documents"], value["next"]), tuple[list[StoredDocument], str | None])
+
+
+def decode_ingestion(value: Json) -> WriteReport:
+    return WriteReport(
+        added=value["ingested_docs"] - value["replaced_docs"],
+        replaced=value["replaced_docs"],
+        unchanged=value["unchanged_docs"],
+        chunks=value["ingested_chunks"],
+        manifest_version=value["manifest_version"],
+    )
+
+
+def decode_versions(value: Json) -> list[ListedVersion]:
+    versions = [{**item, "number": item["version"], "is_current": item["current"]} for item in value["versions"]]
+    return msgspec.convert(versions, list[ListedVersion])
+
+
+def decode_changes(value: Json) -> tuple[DocumentChanges, str | None]:
+    """Return the changes of a page, and the id behind which the next page begins."""
+    added, removed, changed = (
+        tuple(document["id"] for document in value["documents"] if document["change"] == change)
+        for change in ("added", "removed", "changed")
+    )
+    return DocumentChanges(value["kb_id"], value["a"], value["b"], added, removed, changed), value["next"]
+
+
+def decode_sync_report(value: Json) -> SyncReport:
+    problems = [(problem["source"], problem["reason"]) for problem in value["problems"]]
+    skipped = [(skipped["path"], skipped["reason"]) for skipped in value["skipped"]]
+    return msgspec.convert({**value, "problems": problems, "skipped": skipped}, SyncReport)

@@ -5,7 +5,6 @@ Invariants
 """
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import uuid
@@ -16,9 +15,9 @@ from typing import Any, Literal
 
 from pair import errors, files
 from pair.clock import SystemClock
-from pair.kb.authentication import verifier
 from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, choose_lease_kind, leases_for, open_kb
 from pair.kb.sync import SyncService
+from pair.kb.trust import verifier
 from pair.settings import Settings
 
 State = Literal["ok", "note", "failed"]
@@ -28,7 +27,6 @@ _LITTLE_SPACE_BYTES = 1_000_000_000
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    name: str
     state: State
     message: str
     code: str = ""
@@ -36,20 +34,18 @@ class DoctorCheck:
     exit_status: int = field(default=0, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        value = dataclasses.asdict(self) | {"hints": list(self.hints)}
-        del value["exit_status"]
-        return value
+        return {"state": self.state, "message": self.message, "code": self.code, "hints": list(self.hints)}
 
 
-def examine(load: Callable[[], Settings]) -> Iterator[DoctorCheck]:
-    """Yield check after check. Without settings there is nothing more to check."""
+def examine(load: Callable[[], Settings]) -> Iterator[tuple[str, DoctorCheck]]:
+    """Yield the name and the result of check after check. Without settings there is nothing more to check."""
     try:
         settings = load()
     except errors.PairError as fault:
-        yield _report_failure("configuration", fault)
+        yield "configuration", _report_failure(fault)
         return
-    yield _check_configuration("configuration", settings)
     checks = {
+        "configuration": _check_configuration,
         "sources": _check_sources,
         "store": _check_store,
         "lease": _check_lease,
@@ -61,66 +57,66 @@ def examine(load: Callable[[], Settings]) -> Iterator[DoctorCheck]:
     }
     for name, check in checks.items():
         try:
-            yield check(name, settings)
+            yield name, check(settings)
         except errors.PairError as fault:
-            yield _report_failure(name, fault)
+            yield name, _report_failure(fault)
 
 
-def _check_configuration(name: str, settings: Settings) -> DoctorCheck:
+def _check_configuration(settings: Settings) -> DoctorCheck:
     config = settings.folder_config
     if config is None or not config.requests:
         shown = str(settings.config_path) if settings.config_path else "the defaults: no config.yaml is there"
-        return DoctorCheck(name, "ok", shown)
+        return DoctorCheck("ok", shown)
     if config.is_trusted:
-        return DoctorCheck(name, "ok", f"{config.path}: trusted")
+        return DoctorCheck("ok", f"{config.path}: trusted")
     ignored = ", ".join(f"{request.key} ({request.where})" for request in config.ignored)
     because = f" ({config.fault})" if config.fault else ""
-    return DoctorCheck(name, "note", f"{config.path}: not trusted{because}; ignored: {ignored}", hints=("pair trust",))
+    return DoctorCheck("note", f"{config.path}: not trusted{because}; ignored: {ignored}", hints=("pair trust",))
 
 
-def _report_failure(name: str, fault: errors.PairError) -> DoctorCheck:
+def _report_failure(fault: errors.PairError) -> DoctorCheck:
     message = f"{fault.message}: {fault.explanation}" if fault.explanation else fault.message
-    return DoctorCheck(name, "failed", message, fault.code, tuple(fault.hints), fault.exit_status)
+    return DoctorCheck("failed", message, fault.code, tuple(fault.hints), fault.exit_status)
 
 
-def _check_sources(name: str, settings: Settings) -> DoctorCheck:
+def _check_sources(settings: Settings) -> DoctorCheck:
     places = SyncService(settings).places
     present = [str(path) for path in (places.sources_dir, places.links_file) if path is not None and path.exists()]
     if present:
-        return DoctorCheck(name, "ok", " and ".join(present))
+        return DoctorCheck("ok", " and ".join(present))
     hints = (
         f"Put files into {settings.kb.sources_dir}, or: pair install",
         f"List addresses in {settings.kb.links_file_path}",
     )
-    return DoctorCheck(name, "note", "there is nothing to sync yet", hints=hints)
+    return DoctorCheck("note", "there is nothing to sync yet", hints=hints)
 
 
-def _check_store(name: str, settings: Settings) -> DoctorCheck:
+def _check_store(settings: Settings) -> DoctorCheck:
     from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - only where it is used
 
     address = settings.engine.store
     if _is_folder(address) and not files.expand_path(address).exists():
         with files.storage_errors():
             _check_writable(_find_nearest(files.expand_path(address).absolute()))
-        return DoctorCheck(name, "ok", f"{address}: made with the first document")
+        return DoctorCheck("ok", f"{address}: made with the first document")
     with contextlib.closing(blob_store(address, settings, SystemClock())) as store:
         refuse_without_compare_and_swap(store, "doctor.", uuid.uuid4().hex)
-    return DoctorCheck(name, "ok", f"{address}: reads, writes, and honours conditions")
+    return DoctorCheck("ok", f"{address}: reads, writes, and honours conditions")
 
 
-def _check_lease(name: str, settings: Settings) -> DoctorCheck:
+def _check_lease(settings: Settings) -> DoctorCheck:
     address = settings.engine.store
     kind = choose_lease_kind(settings, address)
     if kind in {"file", "memory"}:
-        return DoctorCheck(name, "ok", f"{kind}: nothing else is needed")
+        return DoctorCheck("ok", f"{kind}: nothing else is needed")
     with contextlib.closing(blob_store(address, settings, SystemClock())) as store:
         leases = leases_for(settings, store, SystemClock())
         with contextlib.closing(leases):
             leases.release(leases.acquire(f"doctor-{uuid.uuid4().hex[:8]}", seconds=_LEASE_SECONDS))
-    return DoctorCheck(name, "ok", f"{kind}: taken and given back")
+    return DoctorCheck("ok", f"{kind}: taken and given back")
 
 
-def _check_cache(name: str, settings: Settings) -> DoctorCheck:
+def _check_cache(settings: Settings) -> DoctorCheck:
     folder = files.expand_path(settings.engine.cache_dir).absolute()
     nearest = _find_nearest(folder)
     with files.storage_errors():
@@ -128,48 +124,46 @@ def _check_cache(name: str, settings: Settings) -> DoctorCheck:
         free = shutil.disk_usage(nearest).free
     if free < _LITTLE_SPACE_BYTES:
         hints = ("Set engine.cache_dir to a larger disk, or engine.cache_max_bytes",)
-        return DoctorCheck(
-            name, "note", f"{settings.engine.cache_dir}: only {free // 1_000_000} MB are free", hints=hints
-        )
-    return DoctorCheck(name, "ok", f"{settings.engine.cache_dir}: {free / 1e9:.0f} GB are free")
+        return DoctorCheck("note", f"{settings.engine.cache_dir}: only {free // 1_000_000} MB are free", hints=hints)
+    return DoctorCheck("ok", f"{settings.engine.cache_dir}: {free / 1e9:.0f} GB are free")
 
 
-def _check_embedder(name: str, settings: Settings) -> DoctorCheck:
+def _check_embedder(settings: Settings) -> DoctorCheck:
     embedder = choose_embedder(settings)
     vectors = embedder.embed(["Is this a vector?"])
-    return DoctorCheck(name, "ok", f"{embedder.name}: vectors of {vectors.shape[1]} numbers")
+    return DoctorCheck("ok", f"{embedder.name}: vectors of {vectors.shape[1]} numbers")
 
 
-def _check_kb(name: str, settings: Settings) -> DoctorCheck:
+def _check_kb(settings: Settings) -> DoctorCheck:
     address, stats = settings.engine.store, None
     if not _is_folder(address) or files.expand_path(address).exists():
         with open_kb(DEFAULT_KB, settings=settings) as kb:
             stats = kb.stats()
     if stats is None:
-        return DoctorCheck(name, "note", "nothing is stored yet", hints=("pair sync, or pair ingest FILE",))
+        return DoctorCheck("note", "nothing is stored yet", hints=("pair sync, or pair ingest FILE",))
     embedder = choose_embedder(settings)
     if stats.embedder != embedder.name:
         raise errors.embedder_differs(DEFAULT_KB, stats.embedder, embedder.name)
-    return DoctorCheck(name, "ok", f"{DEFAULT_KB}: documents: {stats.documents:,}, shards: {stats.shards:,}")
+    return DoctorCheck("ok", f"{DEFAULT_KB}: documents: {stats.documents:,}, shards: {stats.shards:,}")
 
 
-def _check_model(name: str, settings: Settings) -> DoctorCheck:
+def _check_model(settings: Settings) -> DoctorCheck:
     if not settings.ai.model:
         return DoctorCheck(
-            name, "note", "none is configured: answers are quotations", hints=("To have them written: ai.model",)
+            "note", "none is configured: answers are quotations", hints=("To have them written: ai.model",)
         )
     from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415 - only where it is used
 
     model = OpenAiLanguageModel(settings.ai)
     with contextlib.closing(model):
         model.reply("You are asked whether you are there.", "Answer with the word yes.")
-    return DoctorCheck(name, "ok", f"{settings.ai.model} answers")
+    return DoctorCheck("ok", f"{settings.ai.model} answers")
 
 
-def _check_server(name: str, settings: Settings) -> DoctorCheck:
+def _check_server(settings: Settings) -> DoctorCheck:
     verifier(settings)
     server = settings.server
-    return DoctorCheck(name, "ok", f"{server.host}:{server.port}, auth: {server.auth}")
+    return DoctorCheck("ok", f"{server.host}:{server.port}, auth: {server.auth}")
 
 
 def _is_folder(address: str) -> bool:

@@ -1,22 +1,30 @@
-"""Trust a folder: what its configuration and its keys file ask for, and the record that the user accepts it."""
+"""Decide whom to trust: callers of a server by their credentials, and files of a folder by the record of the user."""
 
+import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pair import errors, files
 from pair.auth.keys import ApiKey, KeyFile, parse_keys
+from pair.auth.rules import Principal, is_loopback
 from pair.auth.settings import ServerSettings
 from pair.auth.trust import TrustedFile, TrustRequest, TrustStore, resolve_place
 from pair.clock import SystemClock
 from pair.settings import CONFIG_PLACES, FolderConfig, Settings, read_folder_config
 from pair.values import redact_url
 
+if TYPE_CHECKING:
+    from pair.auth.tokens import TokenVerifier
+
 _HIDDEN = "…"
+_MOST_JWKS_BYTES = 1_000_000
+_JWKS_SECONDS = 5.0
 
 
 def key_file(settings: Settings) -> KeyFile:
@@ -121,11 +129,6 @@ def revoke(config_path: str | None = None) -> list[str]:
     return known
 
 
-def list_trusted() -> dict[str, tuple[str, ...]]:
-    """Return the hashes of all trusted files by place. Raises E401, E010."""
-    return TrustStore().entries()
-
-
 def show_value(request: TrustRequest) -> Any:
     """Return what a configuration asks for without its credentials."""
     return _HIDDEN if request.need == "credential" and isinstance(request.value, str) else _redact(request.value)
@@ -137,3 +140,65 @@ def _redact(value: Any) -> Any:
     if isinstance(value, list | tuple | set):
         return [_redact(item) for item in value]
     return redact_url(value) if isinstance(value, str) else value if isinstance(value, int | float) else str(value)
+
+
+# ── callers of a server ───────────────────────────────────────────────────────────────────────────────
+
+
+def verifier(settings: Settings) -> Callable[[str], Principal] | None:
+    """Return what identifies a credential, and raises E602; None without authentication. Raises E401, E404."""
+    server = settings.server
+    if server.auth == "none":
+        if not is_loopback(server.host):
+            raise errors.settings_invalid(
+                "server.auth",
+                f"{server.host} can be reached from other machines, and nobody would be asked who they are",
+                hints=[
+                    "Let keys in: server.auth: keys, then pair keys add NAME",
+                    "Let signed tokens in: server.auth: jwt",
+                    "Serve this machine only: --host 127.0.0.1",
+                ],
+            )
+        return None
+    if server.auth == "keys":
+        keys = key_file(settings)
+        keys.all()  # a server whose keys cannot be read does not start
+        return keys.authenticate
+    return token_verifier(settings).authenticate
+
+
+def token_verifier(settings: Settings) -> "TokenVerifier":
+    """Raises E401."""
+    from pair.auth.tokens import TokenVerifier  # noqa: PLC0415 - loads cryptography
+
+    address = settings.server.jwt_jwks
+    url = urlsplit(address)
+    if url.netloc and url.scheme != "https" and not is_loopback(url.hostname or ""):
+        raise errors.settings_invalid("server.jwt_jwks", "keys come over https, or from this machine")
+
+    def read_jwks() -> bytes:
+        if url.netloc:
+            return _download(address)
+        with files.storage_errors():
+            return Path(files.expand_path(address)).read_bytes()
+
+    return TokenVerifier(settings.server, read_jwks, SystemClock())
+
+
+def _download(url: str) -> bytes:
+    """Raises E614."""
+    from pair.network import RequestFault, RetryPolicy  # noqa: PLC0415 - only where keys are at an address
+    from pair.web.http_client import HttpClient  # noqa: PLC0415
+
+    # The verifier itself decides when to ask again. The keys come from this address and no other.
+    client = HttpClient(
+        timeout_seconds=_JWKS_SECONDS, retry_policy=RetryPolicy(0, 0), clock=SystemClock(), follow_redirects=False
+    )
+    try:
+        with contextlib.closing(client):
+            answer = client.read(url, {}, limit_bytes=_MOST_JWKS_BYTES, limit_seconds=_JWKS_SECONDS)
+    except RequestFault as fault:
+        raise errors.jwks_unreadable(fault.reason) from fault
+    if answer.status != 200:
+        raise errors.jwks_unreadable(f"HTTP {answer.status}")
+    return answer.body

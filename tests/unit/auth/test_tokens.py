@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from pair import errors
 from pair.auth.settings import ServerSettings
 from pair.auth.tokens import TokenVerifier
-from pair.kb.authentication import verifier
+from pair.kb.trust import verifier
 from pair.settings import Settings
 from pair.testing.clock import ManualClock
 from support.server import Page, Server

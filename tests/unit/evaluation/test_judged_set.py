@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pair.errors import PairError
-from pair.evaluation.judged_set import JudgedSet, read_judged_set
+from pair.evaluation.measure import JudgedSet, read_judged_set
 from support.command import write_files
 
 WHOLE: dict[str, str | bytes] = {

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pair import errors
 from pair.engine.query.request import Hits
 from pair.evaluation import measure as metrics
-from pair.evaluation.judged_set import JudgedQuery
-from pair.evaluation.measure import measure, measure_all
+from pair.evaluation.measure import JudgedQuery, measure, measure_all
 from pair.testing.clock import ManualClock
 from pair.values import Hit
 

@@ -1,11 +1,13 @@
-"""What is cache is told while it is true, and looked at together."""
+"""Cached responses are used while they are true, version checks are shared, and repeated requests get one answer."""
 
 import asyncio
 
 import pytest
+from starlette.responses import Response
 
-from pair.app.http.response_cache import CachedResponse, ResponseCache, SharedRuns
+from pair.app.http.response_cache import CachedResponse, Idempotency, ResponseCache, SharedRuns
 from pair.app.kb_access import Version
+from pair.testing.clock import ManualClock
 
 
 class Store:
@@ -116,3 +118,48 @@ def test_large_answers_do_not_pile_up(size: int):
         cache.put(request, known(size))
     assert cache.get(b"first") is None
     assert (cache.get(b"second") is not None) == (size < 32_000_000)
+
+
+def test_answers_are_forgotten_by_their_size_the_oldest_first():
+    done: list[str] = []
+
+    async def ask(known: Idempotency, key: str, size: int) -> bool:
+        async def work() -> Response:
+            done.append(key)
+            return Response(b"x" * size)
+
+        return (await known.once("ada", key, b"body", work))[1]
+
+    async def everybody() -> None:
+        known = Idempotency(3600, ManualClock())
+        for number in range(20):
+            assert not await ask(known, f"key-{number}", 4_000_000)
+        assert await ask(known, "key-19", 4_000_000)
+        assert await ask(known, "key-13", 4_000_000)
+        assert not await ask(known, "key-0", 10)
+        assert not await ask(known, "huge", 100_000_000)
+        assert not await ask(known, "huge", 100_000_000)
+
+    asyncio.run(everybody())
+    assert done.count("huge") == 2
+
+
+def test_a_request_that_failed_leaves_nothing_behind():
+    async def everybody() -> None:
+        known = Idempotency(3600, ManualClock())
+
+        async def fail() -> Response:
+            raise KeyError("failed")
+
+        async def work() -> Response:
+            return Response(b"done")
+
+        for _ in range(3):
+            try:
+                await known.once("ada", "key", b"", fail)
+            except KeyError:
+                continue
+        assert (await known.once("ada", "key", b"", work))[1] is False
+        assert (await known.once("ada", "key", b"", work))[1] is True
+
+    asyncio.run(everybody())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.app.cli.ask import describe_confidence
+from pair.app.cli.search import describe_confidence
 from pair.librarians.relevance import (
     MOST_QUOTES,
     MOST_SENTENCES,

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,6 @@ import typer
 
 from pair import __version__, errors
 from pair.app import render
-from pair.app.terminal import escape_line, escape_text
 from pair.kb.open import DEFAULT_KB, open_kb
 from pair.settings import Settings
 
@@ -64,16 +62,16 @@ class CliContext(typer.Context):
 
         return Installer(self.settings(), observer=render.ProgressObserver(is_quiet=self.as_json))
 
-    def kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB, or an earlier version of it."""
-        return open_kb(kb_id, settings=self.settings(), at=at)
+    def kb(self, kb_id: str, at: str | None = None, *, with_sources: bool = False) -> "KnowledgeBase":
+        """Open a KB, or an earlier version of it.
 
-    def kb_with_sources(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB; the one that is synced also knows its sources: when they were fetched, and what they hold."""
-        from pair.kb.sync import SyncService  # noqa: PLC0415 - as in installer
+        `with_sources`: the one that is synced also knows when its sources were fetched, and what they hold.
+        """
+        settings, sources = self.settings(), None
+        if with_sources and kb_id == DEFAULT_KB and at is None:
+            from pair.kb.sync import SyncService  # noqa: PLC0415 - as in installer
 
-        settings = self.settings()
-        sources = SyncService(settings) if kb_id == DEFAULT_KB and at is None else None
+            sources = SyncService(settings)
         return open_kb(kb_id, settings=settings, sources=sources, at=at)
 
     def show(self, value: Any, *lines: str, is_answer: bool = False) -> None:
@@ -101,26 +99,13 @@ class CliContext(typer.Context):
         if level.lower() not in _LEVELS:
             raise errors.command_line_invalid(f"unknown log level: {level}", hints=[f"One of: {', '.join(_LEVELS)}"])
         handler = logging.StreamHandler()
-        handler.setFormatter(_FieldFormatter("%(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(render.LogFormatter())
         logger = logging.getLogger("pair")
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(level.upper())
         if logging.lastResort is not None:  # prints the warnings of libraries
             logging.lastResort.setFormatter(handler.formatter)
-
-
-class _FieldFormatter(logging.Formatter):
-    """Appends the fields of a log record as key=value, all on one line; a traceback is indented below it."""
-
-    _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging names it
-        fields = [f"{key}={value!r}" for key, value in vars(record).items() if key not in self._STANDARD]
-        return escape_line(" ".join([super().formatMessage(record), *fields]))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
-        return textwrap.indent(escape_text(super().formatException(ei)), "  ")
 
 
 def start(

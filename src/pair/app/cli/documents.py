@@ -12,7 +12,7 @@ from pair.app import render
 from pair.app.cli.context import CliContext, KbName
 from pair.kb.ingest import Ingestion, read_documents
 from pair.kb.ingest import ingest as ingest_documents
-from pair.kb.open import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB, with_graph
 
 if TYPE_CHECKING:
     from pair.engine.write.bulk_load import BuildProgress
@@ -84,11 +84,7 @@ def ingest(
         runner = "plain"  # a stream may never end, and what came so far should be found
     how = Ingestion(runner, workers, chunk_size, note_progress)
     settings = context.settings()
-    if graph is not None:
-        kind = settings.engine.graph if settings.engine.graph != "off" else "text"
-        engine = dataclasses.replace(settings.engine, graph=kind if graph else "off")
-        settings = dataclasses.replace(settings, engine=engine)
-    report = ingest_documents(kb, documents, settings, how)
+    report = ingest_documents(kb, documents, settings if graph is None else with_graph(settings, graph), how)
     render.end_progress()
     names = ("added", "replaced", "unchanged", "chunks", "manifest_version")
     value = {"kb_id": kb, **{name: getattr(report, name) for name in names}, "skipped": skipped}
@@ -144,7 +140,7 @@ def delete_documents(
         raise errors.command_line_invalid(
             "nothing to delete was named", hints=["Name ids, --owner or --filter", "pair docs delete --help"]
         )
-    with context.kb_with_sources(kb) as opened:
+    with context.kb(kb, with_sources=True) as opened:
         report = opened.delete(ids or (), owner=owner, filter=filters or None)
     value = {"kb_id": kb, "deleted": report.deleted, "manifest_version": report.manifest_version}
     context.show(value, f"deleted {render.pluralize(report.deleted, 'document')} from {kb}")

@@ -15,6 +15,7 @@ from pair.app import render
 from pair.app.cli.context import CliContext
 from pair.app.mcp.client_config import Client, own_command, plan
 from pair.auth.rules import Scope
+from pair.auth.trust import TrustStore
 from pair.kb import trust as folder_trust
 from pair.kb.trust import Review, key_file
 
@@ -89,11 +90,11 @@ def mcp(
         os.chdir(project)
     if sys.stdin.isatty():
         render.print_note("waiting for an assistant on standard input; to tell one of this: pair mcp --install claude")
-    from pair.app.mcp.local import serve as serve_assistant  # noqa: PLC0415 - loads the SDK
+    from pair.app.mcp.server import serve_stdio  # noqa: PLC0415 - loads the SDK
 
     settings = context.settings()
     server = dataclasses.replace(settings.server, mcp_write=allow_write or settings.server.mcp_write)
-    raise typer.Exit(serve_assistant(dataclasses.replace(settings, server=server), kbs or []))
+    raise typer.Exit(serve_stdio(dataclasses.replace(settings, server=server), kbs or []))
 
 
 def _client_entry(context: CliContext, project: Path, kbs: list[str], allow_write: bool) -> dict[str, Any]:
@@ -185,7 +186,7 @@ def trust(
             "--show, --revoke, --list and --yes exclude each other", hints=["pair trust --help"]
         )
     if list_all:
-        entries = folder_trust.list_trusted()
+        entries = TrustStore().entries()
         value = {"trusted": [{"path": place, "sha256": list(hashes)} for place, hashes in entries.items()]}
         context.show(value, *(entries or ["No files are trusted."]), is_answer=True)
     elif revoke:

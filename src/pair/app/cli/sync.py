@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -52,11 +52,11 @@ def sync(
         context.show(plan.to_json(), *_format_plan(plan), is_answer=True)
         faults = plan.errors
     elif watch:
-        with _SyncSignals(progress), contextlib.suppress(KeyboardInterrupt):
+        with _handle_signals(progress), contextlib.suppress(KeyboardInterrupt):
             _watch(context, service)
         return
     else:
-        with _SyncSignals(progress):
+        with _handle_signals(progress):
             report = service.sync(refresh=urls)
             value = report.to_json()
         context.show(value, *_format_report(report))
@@ -129,31 +129,29 @@ def _watch(context: CliContext, service: SyncService) -> None:
     service.watch(threading.Event(), show_run)
 
 
-class _SyncSignals:
+@contextlib.contextmanager
+def _handle_signals(progress: render.ProgressObserver) -> Iterator[None]:
     """The first signal ends the command in an orderly way, the second at once; a run holds both until it is saved.
 
     The progress is closed however the block ends, so that the terminal is left as it was found.
     """
+    is_first = True
 
-    def __init__(self, progress: render.ProgressObserver) -> None:
-        self._progress = progress
-        self._before: dict[signal.Signals, Any] = {}
-        self._is_first = True
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._progress.close()
-
-    def _interrupt(self, *_: object) -> None:
-        self._progress.close()
-        if not self._is_first:
+    def interrupt(*_: object) -> None:
+        nonlocal is_first
+        progress.close()
+        if not is_first:
             os._exit(errors.INTERRUPTED_EXIT_STATUS)
-        self._is_first = False
+        is_first = False
         raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        progress.close()
 
 
 def _format_report(report: SyncReport) -> list[str]:

@@ -1,25 +1,27 @@
-"""The ASGI application: request ids, metrics, the log, and errors as responses."""
+"""The ASGI application: request ids, metrics, the log, errors as responses, and routes beside the API: page and MCP."""
 
 import asyncio
+import functools
+import hashlib
 import logging
 import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from importlib import resources
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http import ask, health, mcp, openai_api, openapi, page, rag, response_models, responses
-from pair.app.http.access import Anyone, client_address
-from pair.app.http.context import HttpContext, HttpRequest
+from pair.app.http import ask, health, openai_api, openapi, rag, responses, schemas
+from pair.app.http.context import Anyone, HttpContext, HttpRequest, Reader, client_address
 from pair.app.http.responses import JSON
-from pair.app.kb_access import KbAccess
-from pair.app.validation import describe_problem
+from pair.app.http.schemas import PathId
+from pair.app.kb_access import KbAccess, describe_problem
 from pair.auth.rules import ANYBODY
 
 logger = logging.getLogger("pair.http")
@@ -33,12 +35,34 @@ _SECURITY = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 ]
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_INDEX = "index.html"
+_DIRECTIVES = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    # Text never becomes markup or code, whatever the scripts of the page do with it.
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+)
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+router = APIRouter(include_in_schema=False)
 
 
 def make_api(lifespan: Any = None) -> FastAPI:
     """Return the routes, with errors as responses. `HttpApp` gives them the context of a request."""
-    routers = (rag.hot_router, rag.router, health.router, ask.router, openai_api.router, mcp.router, page.router)
+    routers = (rag.hot_router, rag.router, health.router, ask.router, openai_api.router, router)
     api = FastAPI(
         routes=[route for router in routers for route in router.routes],
         lifespan=lifespan,
@@ -52,7 +76,7 @@ def make_api(lifespan: Any = None) -> FastAPI:
         },
     )
 
-    @api.get("/openapi.json", **openapi.describe(response_models.OpenApiDocument, "The OpenAPI document."))
+    @api.get("/openapi.json", **openapi.describe(schemas.OpenApiDocument, "The OpenAPI document."))
     async def send_document(_request: Anyone) -> Response:
         """Get this document"""
         return responses.answer(openapi.make_document(api))
@@ -192,3 +216,78 @@ async def _answer_bug(given: Request, fault: Exception) -> Response:
     return Response(
         responses.bug_body(given.scope["pair"].access.request_id, given.scope["path"]), 500, media_type=JSON
     )
+
+
+# ── the page at `/` ───────────────────────────────────────────────────────────────────────────────────
+
+# The page holds no data, so it needs no credentials: it is a client of the other routes.
+
+
+@functools.cache
+def _read_files() -> dict[str, tuple[bytes, dict[str, str]]]:
+    """Read all files once; return the content and the headers of each by its name."""
+    files = {}
+    for entry in resources.files("pair.app.ui").iterdir():
+        kind = _KINDS.get("." + entry.name.rpartition(".")[2])
+        if kind is not None:
+            content = entry.read_bytes()
+            headers = {
+                "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+                "Cache-Control": "no-cache",  # a browser keeps the file, and asks each time whether it has changed
+                "Content-Security-Policy": "; ".join(_DIRECTIVES),
+                "Content-Type": kind,
+            }
+            files[entry.name] = content, headers
+    return files
+
+
+@router.get("/")
+async def send_index(request: Anyone) -> Response:
+    return _send(_INDEX, request)
+
+
+@router.get("/ui/{id:text}")
+async def send_file(request: Anyone, id: PathId) -> Response:
+    """Raises E604 for everything that is not one of the files, however it is written."""
+    if id not in _read_files() or id == _INDEX:
+        raise errors.no_such_route(request.scope["path"])
+    return _send(id, request)
+
+
+def _send(name: str, request: HttpRequest) -> Response:
+    content, headers = _read_files()[name]
+    known = {tag.strip().removeprefix("W/") for tag in request.header(b"if-none-match").split(",")}
+    if {headers["ETag"], "*"} & known:
+        return Response(status_code=304, headers={key: headers[key] for key in headers if key != "Content-Type"})
+    return Response(content, headers=headers)
+
+
+# ── the route `/mcp` ──────────────────────────────────────────────────────────────────────────────────
+
+
+class _McpResponse(Response):
+    """The answer to a message that was read already."""
+
+    def __init__(self, access: KbAccess, body: bytes) -> None:
+        super().__init__()
+        self._access = access
+        self._messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def receive_body() -> Any:
+            return next(self._messages, None) or await receive()
+
+        answer_http = await self._access.service.run(_load_mcp)
+        await answer_http(self._access, scope, receive_body, send)
+
+
+@router.post("/mcp")
+async def answer_message(request: Reader) -> Response:
+    """Answer as JSON. Nothing is kept between messages, and each one is checked against its credentials."""
+    return _McpResponse(request.access, await request.query_body())
+
+
+def _load_mcp() -> Any:
+    from pair.app.mcp.server import answer_http  # noqa: PLC0415 - loads the SDK with the first request
+
+    return answer_http

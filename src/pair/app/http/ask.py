@@ -9,9 +9,8 @@ import pydantic_core
 from fastapi import APIRouter
 from starlette.responses import Response as HttpResponse
 
-from pair.app.http import response_models, responses, schemas
-from pair.app.http.access import Reader
-from pair.app.http.context import HttpRequest
+from pair.app.http import responses, schemas
+from pair.app.http.context import HttpRequest, Reader
 from pair.app.http.openapi import describe
 from pair.app.http.responses import EVENTS, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess
@@ -23,7 +22,7 @@ router = APIRouter()
 KEEP_ALIVE_SECONDS = 15.0
 
 
-@router.get("/librarians", **describe(response_models.LibrarianListResponse, "The librarians that the caller may ask."))
+@router.get("/librarians", **describe(schemas.LibrarianListResponse, "The librarians that the caller may ask."))
 async def list_librarians(request: Reader) -> HttpResponse:
     """List librarians"""
     service, access = request.service, request.access
@@ -36,7 +35,7 @@ async def list_librarians(request: Reader) -> HttpResponse:
     return answer({"first": librarians.first, "librarians": cards})
 
 
-_ASK = describe(response_models.AskResponse, "The answer, with its sources.", 404, body=schemas.AskRequest)
+_ASK = describe(schemas.AskResponse, "The answer, with its sources.", 404, body=schemas.AskRequest)
 
 
 @router.post("/ask", **_ASK)

@@ -1,22 +1,30 @@
-"""One request as handlers see it, with its body read within limits, and what all requests share."""
+"""One request as handlers see it: admitted, with its body read within limits, and what all requests share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import collections
+import hashlib
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
+from fastapi import Depends, Request, Security
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.responses import Response
 
 from pair import errors
 from pair.app.http import schemas
-from pair.app.http.limits import CrossOrigin, Headers, Idempotency, RateLimit
-from pair.app.http.response_cache import ResponseCache, RunningQueries, SharedRuns
+from pair.app.http.response_cache import Idempotency, ResponseCache, RunningQueries, SharedRuns
 from pair.app.http.responses import JSON
 from pair.app.kb_access import KbAccess, KbService
-from pair.auth.rules import ANYBODY, Principal
-from pair.kb.authentication import token_verifier, verifier
-from pair.librarians.threads import in_thread
+from pair.auth import rules
+from pair.auth.rules import ANYBODY, Bucket, Principal, Scope, take_token
+from pair.auth.settings import ServerSettings
+from pair.clock import Clock
+from pair.kb.trust import token_verifier, verifier
+from pair.librarians.threads import ThreadShare, in_thread, share
 from pair.settings import Settings
 
 MAX_QUERY_BYTES = 1_048_576
@@ -28,6 +36,9 @@ MAX_QUERY_VALUES = 50_000
 _LONG_BYTES = 65_536
 _MOST_PARSING = 2
 _KEYS_SECONDS = 5.0
+_MOST_CLIENTS = 10_000
+Headers = dict[bytes, bytes]
+_bearer = HTTPBearer(scheme_name="credentials", description="A key of `pair keys add`, or a JWT.", auto_error=False)
 _Shape = TypeVar("_Shape")
 
 
@@ -240,3 +251,152 @@ def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_
         if count > most:
             break
     return count
+
+
+class RateLimit:
+    """A token bucket for each client. The clients that were not seen for longest are dropped first."""
+
+    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
+
+    def take(self, client: str) -> float:
+        """Return the seconds after which this client may come again; 0 when it may now."""
+        if not self._settings.rate_limit_per_second:
+            return 0.0
+        bucket, wait = take_token(
+            self._buckets.get(client),
+            self._clock.monotonic(),
+            per_second=self._settings.rate_limit_per_second,
+            burst=self._settings.rate_limit_burst,
+        )
+        self._buckets[client] = bucket
+        self._buckets.move_to_end(client)
+        if len(self._buckets) > _MOST_CLIENTS:
+            self._buckets.popitem(last=False)
+        return wait
+
+
+class CrossOrigin:
+    """Pages of other origins: those in the settings may call, all others may not."""
+
+    def __init__(self, origins: str) -> None:
+        """`origins`: with commas between; empty for none."""
+        self._allowed = frozenset(origin.strip().rstrip("/").lower() for origin in origins.split(",") if origin.strip())
+
+    def allows(self, headers: Headers) -> bool:
+        return headers.get(b"origin", b"").decode("latin-1").lower() in self._allowed
+
+    def answer_preflight(self, method: str, headers: Headers) -> Response | None:
+        """Return the answer to a preflight request of a browser; None for any other request."""
+        is_preflight = method == "OPTIONS" and headers.get(b"access-control-request-method")
+        if not is_preflight or not self.allows(headers):
+            return None
+        answer = {
+            "Access-Control-Allow-Methods": "GET, POST, DELETE",
+            "Access-Control-Allow-Headers": "Accept, Authorization, Content-Type, Idempotency-Key, "
+            "MCP-Protocol-Version, Traceparent, X-KB-ID, X-Request-ID",
+            "Access-Control-Max-Age": "600",
+        }
+        return Response(status_code=204, headers=answer)
+
+    def response_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """Return headers that let the page read the answer. The page sends credentials, never the browser for it."""
+        if not self._allowed:
+            return []
+        if not self.allows(headers):
+            return [(b"vary", b"Origin")]
+        return [
+            (b"vary", b"Origin"),
+            (b"access-control-allow-origin", headers[b"origin"]),
+            (b"access-control-expose-headers", b"idempotent-replayed, retry-after, x-kb-id, x-request-id"),
+        ]
+
+
+# ── dependencies of the routes ────────────────────────────────────────────────────────────────────────
+
+
+def _check_origin(given: Request) -> HttpRequest:
+    """Raises E603 for a page of another site, and for another host name where no credentials are needed."""
+    request: HttpRequest = given.scope["pair"]
+    context = request.context
+    rules.check_origin(
+        request.header(b"host"),
+        request.header(b"origin"),
+        only_loopback=context.settings.auth == "none",
+        is_named=context.cross_origin.allows(request.headers),
+    )
+    return request
+
+
+async def admit(given: Request, scope: Scope) -> HttpRequest:
+    """Check the origin, the credentials, the rate limit and the scope. Raises E602, E603, E608, E614."""
+    request = _check_origin(given)
+    context, client = request.context, client_address(request.scope)
+    if context.settings.auth != "none":
+        try:
+            kind, _, credential = request.header(b"authorization").partition(" ")
+            if kind.lower() != "bearer" or not credential.strip():
+                raise errors.credentials_refused("there are none")
+            request.access.principal = await context.verify(credential.strip())
+        except errors.AccessError:
+            _check_rate(request, f"unknown {client}")
+            raise
+        client = request.access.principal.client
+        share.set(ThreadShare(client, context.settings.client_workers))
+    _check_rate(request, client)
+    rules.check_scope(request.access.principal, scope)
+    if given.scope["route"].dependant.query_params:
+        request.check_parameters()
+    return request
+
+
+async def _admit_anyone(given: Request) -> HttpRequest:
+    request = _check_origin(given)
+    share.set(ThreadShare(f"unknown {client_address(request.scope)}", request.context.settings.client_workers))
+    return request
+
+
+async def _admit_scope(
+    given: Request, needed: SecurityScopes, _credentials: Annotated[Any, Depends(_bearer)]
+) -> HttpRequest:
+    """Admit a caller with the scope that a route declares. The bearer is for the OpenAPI document."""
+    return await admit(given, cast("Scope", needed.scopes[0]))
+
+
+def _check_rate(request: HttpRequest, client: str) -> None:
+    """Raises E608."""
+    wait = request.context.rate_limit.take(client)
+    if wait:
+        request.access.log_fields["retry_after"] = wait
+        raise errors.too_many_requests()
+
+
+def client_address(scope: Any) -> str:
+    """Return the address of the client; of IPv6 the network, which one client has all of."""
+    host = scope["client"][0] if scope.get("client") else ""
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
+    except ValueError:
+        return hashlib.sha256(host.encode()).hexdigest()[:12]
+
+
+Anyone = Annotated[HttpRequest, Depends(_admit_anyone)]
+Reader = Annotated[HttpRequest, Security(_admit_scope, scopes=["read"])]
+Writer = Annotated[HttpRequest, Security(_admit_scope, scopes=["write"])]
+Admin = Annotated[HttpRequest, Security(_admit_scope, scopes=["admin"])]
+"""The request of a caller who may do this."""
+
+
+class HotRoute(APIRoute):
+    """A route for readers that calls its handler at once: FastAPI's dependencies cost as much as a cached answer."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        async def handle(given: Request) -> Response:
+            response: Response = await self.endpoint(await admit(given, "read"))
+            return response
+
+        return handle

@@ -7,17 +7,17 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from prometheus_client import exposition as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.openmetrics import exposition as openmetrics
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http import response_models
-from pair.app.http.access import Anyone, Reader
+from pair.app.http.context import Anyone, Reader
 from pair.app.http.openapi import describe
 from pair.app.http.responses import answer
 from pair.app.kb_access import KbService
@@ -31,13 +31,60 @@ _CACHE_METRICS = ("pair_cache_", "pair_shard_", "pair_query_shard_", "pair_compa
 Json = dict[str, Any]
 
 
-@router.get("/healthz", **describe(response_models.HealthResponse, "The process answers."))
+class HealthResponse(BaseModel):
+    status: Literal["ok"]
+
+
+class ReadyResponse(BaseModel):
+    status: Literal["ready"]
+
+
+class TimingMetrics(BaseModel, extra="allow"):
+    count: int
+    error_count: int
+    latency_sum_ms: float
+
+
+class CacheMetrics(BaseModel):
+    evictions: dict[str, int]
+    budget_exceeded: int
+    prefetched_files: int
+    prefetched_bytes: int
+
+
+class RuntimeMetrics(BaseModel):
+    peak_memory_bytes: int
+    cpu_seconds: float
+    threads: int
+    num_gc: int
+    processors: int | None
+
+
+class MetricsResponse(BaseModel):
+    route_stats: dict[str, TimingMetrics]
+    query_stats: dict[str, TimingMetrics]
+    ingest_stats: dict[str, TimingMetrics]
+    embed_stats: dict[str, TimingMetrics]
+    librarian_stats: dict[str, TimingMetrics]
+    refused: dict[str, int]
+    cache: CacheMetrics
+    recent_requests: list[dict[str, Any]]
+    kbs: dict[str, dict[str, Any]]
+    care: dict[str, dict[str, float]]
+    librarians: dict[str, dict[str, str]]
+    background: dict[str, dict[str, Any]]
+    runtime: RuntimeMetrics
+    uptime_seconds: float
+    start_time: str
+
+
+@router.get("/healthz", **describe(HealthResponse, "The process answers."))
 async def healthz(_request: Anyone) -> Response:
     """Check that the process answers"""
     return answer({"status": "ok"})
 
 
-@router.get("/readyz", **describe(response_models.ReadyResponse, "The default KB can be read.", 503))
+@router.get("/readyz", **describe(ReadyResponse, "The default KB can be read.", 503))
 async def readyz(request: Anyone) -> Response:
     """Check that the server can answer queries"""
     service = request.service
@@ -47,7 +94,7 @@ async def readyz(request: Anyone) -> Response:
     return answer({"status": "ready"})
 
 
-@router.get("/metrics/app", **describe(response_models.MetricsResponse, "All metrics."))
+@router.get("/metrics/app", **describe(MetricsResponse, "All metrics."))
 async def app_metrics(request: Reader) -> Response:
     """Get metrics as JSON"""
     request.check_sees_all()
@@ -78,7 +125,7 @@ def take_snapshot(service: KbService) -> Json:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
         **service.metrics.to_json(),
-        "embed_stats": {kb_id: count.to_json() for kb_id, count in service.kbs.embedding.items()},
+        "embed_stats": {kb_id: embedder.to_json() for kb_id, embedder in service.kbs.embedders.items()},
         "kbs": kbs,
         "librarians": {
             kb_id: dict(librarians.registry.breakers()) for kb_id, librarians in service.kbs.open_librarians().items()

@@ -16,14 +16,13 @@ from typing import Annotated, Any, Literal
 import pydantic_core
 from annotated_types import MaxLen, MinLen
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response as HttpResponse
 
 from pair import __version__, errors
-from pair.app.http import response_models, responses, schemas
-from pair.app.http.access import Reader
+from pair.app.http import responses, schemas
 from pair.app.http.ask import KEEP_ALIVE_SECONDS, read_context
-from pair.app.http.context import HttpRequest
+from pair.app.http.context import HttpRequest, Reader
 from pair.app.http.openapi import describe
 from pair.app.http.responses import EVENTS, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess
@@ -52,7 +51,7 @@ _DONE = b"data: [DONE]\n\n"
 Json = dict[str, Any]
 
 
-# ── the request (the OpenAPI document has the names of these classes) ────────────────────────────────
+# ── bodies of requests and answers (the OpenAPI document has the names of these classes) ──────────────
 
 
 @dataclass(frozen=True)
@@ -131,6 +130,52 @@ class ChatRequest:
             raise errors.request_invalid("modalities: answers are text")
 
 
+class ModelResponse(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["pair"]
+
+
+class ModelListResponse(BaseModel):
+    object: Literal["list"]
+    data: list[ModelResponse]
+
+
+class CompletionMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+    annotations: list[dict[str, Any]] = Field(description="Citations of sources that have a URL.")
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    message: CompletionMessage
+    logprobs: None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionUsage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionResponse(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage
+    sources: list[schemas.AnswerSource]
+    confidence: float | None
+    partial: bool
+    librarian: str | None
+
+
 @dataclass(frozen=True)
 class ChatQuestion:
     """The last message of the user, and the conversation around it."""
@@ -164,14 +209,14 @@ def read_question(messages: Sequence[Message]) -> ChatQuestion:
     return ChatQuestion(texts[asked[-1]].strip(), before, turns[::-1], "\n".join(texts))
 
 
-@router.get("/v1/models", **describe(response_models.ModelListResponse, "The models that the caller may ask."))
+@router.get("/v1/models", **describe(ModelListResponse, "The models that the caller may ask."))
 async def list_models(request: Reader) -> HttpResponse:
     """List librarians as models"""
     names = await request.service.read(lambda: _list_names(request.access))
     return answer({"object": "list", "data": [_describe_model(request, name) for name in names]})
 
 
-@router.get("/v1/models/{id:text}", **describe(response_models.ModelResponse, "The model.", 404))
+@router.get("/v1/models/{id:text}", **describe(ModelResponse, "The model.", 404))
 async def get_model(request: Reader, id: schemas.PathId) -> HttpResponse:
     """Get one librarian as a model"""
     await request.service.read(lambda: _choose_librarian(request.access, id))
@@ -222,7 +267,7 @@ def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[As
 
 @router.post(
     "/v1/chat/completions",
-    **describe(response_models.CompletionResponse, "The answer, with its sources.", 404, body=ChatRequest),
+    **describe(CompletionResponse, "The answer, with its sources.", 404, body=ChatRequest),
 )
 async def complete(request: Reader) -> HttpResponse:
     """Ask a librarian with a chat client"""

@@ -13,9 +13,8 @@ from starlette.responses import Response
 
 from pair import __version__, errors
 from pair.app.http import responses
-from pair.app.http.response_models import Error, OpenAiError
 from pair.app.http.responses import JSON, LINES
-from pair.app.validation import adapter
+from pair.app.http.schemas import Error, OpenAiError, adapter
 
 Json = dict[str, Any]
 EXAMPLES: Json = json.loads(resources.files("pair.app.http").joinpath("examples.json").read_bytes())

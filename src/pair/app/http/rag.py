@@ -11,16 +11,16 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from pair import clock, errors
-from pair.app.http import response_models, responses, schemas
-from pair.app.http.access import Admin, HotRoute, Reader, Writer
-from pair.app.http.context import HttpRequest
+from pair.app.http import responses, schemas
+from pair.app.http.context import Admin, HotRoute, HttpRequest, Reader, Writer
 from pair.app.http.openapi import describe
 from pair.app.http.response_cache import CachedResponse
 from pair.app.http.responses import JSON, LINES, Streamed, answer
-from pair.app.kb_access import IngestRun, SearchCall
+from pair.app.kb_access import IngestRun
 from pair.auth import rules
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.graph_view import Neighbourhood
+from pair.engine.query.request import Hits
 from pair.kb.diff import DiffReport, DiffRequest, diff_versions
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import DEFAULT_KB
@@ -41,7 +41,7 @@ Json = dict[str, Any]
 
 @hot_router.post(
     "/rag/query",
-    **describe(response_models.QueryResponse, "The matching passages, best first.", 404, body=schemas.QueryRequest),
+    **describe(schemas.QueryResponse, "The matching passages, best first.", 404, body=schemas.QueryRequest),
 )
 async def query(request: Reader) -> Response:
     """Search for passages"""
@@ -82,8 +82,18 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
     asked = await request.parse(schemas.QueryRequest, body)
     kb_id = request.access.use_kb(asked.kb_id)
     options = SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights)
-    call = SearchCall(asked.query, asked.k, asked.search_mode, asked.filter, asked.at, asked.explain, options)
-    hits, version, took_ms = await request.access.search(kb_id, call)
+
+    def search(kb: KnowledgeBase) -> Hits:
+        return kb.search(
+            asked.query,
+            limit=asked.k,
+            mode=asked.search_mode,
+            filter=asked.filter,
+            explain=asked.explain,
+            options=options,
+        )
+
+    hits, version, took_ms = await request.access.search(kb_id, asked.at, search)
     value: Json = {
         "kb_id": kb_id,
         "search_mode": asked.search_mode,
@@ -100,13 +110,13 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
     return Response(response.to_bytes(took_ms), media_type=JSON)
 
 
-@router.get("/rag/kbs", **describe(response_models.KbListResponse, "Statistics of the KBs that the caller may use."))
+@router.get("/rag/kbs", **describe(schemas.KbListResponse, "Statistics of the KBs that the caller may use."))
 async def list_kbs(request: Reader) -> Response:
     """List knowledge bases"""
     return answer({"kbs": await request.access.list_kbs()})
 
 
-@router.get("/rag/docs", **describe(response_models.DocumentListResponse, "A page of documents, sorted by id."))
+@router.get("/rag/docs", **describe(schemas.DocumentListResponse, "A page of documents, sorted by id."))
 async def list_documents(request: Reader, asked: Annotated[schemas.ListParameters, Query()]) -> Response:
     """List stored documents by id"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
@@ -125,7 +135,7 @@ async def list_documents(request: Reader, asked: Annotated[schemas.ListParameter
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
 
 
-@router.get("/rag/graph", **describe(response_models.GraphResponse, "Entities, edges and documents nearby.", 404))
+@router.get("/rag/graph", **describe(schemas.GraphResponse, "Entities, edges and documents nearby.", 404))
 async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) -> Response:
     """Get the graph around a document or an entity"""
     if bool(asked.document) == bool(asked.entity):
@@ -141,7 +151,7 @@ async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) 
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
-@router.get("/rag/docs/{id:text}", **describe(response_models.DocumentResponse, "The document.", 404))
+@router.get("/rag/docs/{id:text}", **describe(schemas.DocumentResponse, "The document.", 404))
 async def get_document(
     request: Reader, id: schemas.PathId, asked: Annotated[schemas.DocumentParameters, Query()]
 ) -> Response:
@@ -151,7 +161,7 @@ async def get_document(
     return answer({"kb_id": kb_id, **document.to_json()})
 
 
-@router.delete("/rag/docs/{id:text}", **describe(response_models.DeleteResponse, "What was deleted.", 404, 409))
+@router.delete("/rag/docs/{id:text}", **describe(schemas.DeleteResponse, "What was deleted.", 404, 409))
 async def delete_document(
     request: Writer, id: schemas.PathId, asked: Annotated[schemas.KbParameters, Query()]
 ) -> Response:
@@ -159,9 +169,7 @@ async def delete_document(
     return answer(await request.access.delete(request.access.use_kb(asked.kb_id), id))
 
 
-@router.post(
-    "/rag/ingest", **describe(response_models.IngestResponse, "What was stored.", 409, body=schemas.IngestRequest)
-)
+@router.post("/rag/ingest", **describe(schemas.IngestResponse, "What was stored.", 409, body=schemas.IngestRequest))
 async def ingest(
     request: Writer, given: Annotated[schemas.IngestParameters, Query()], key: schemas.IdempotencyKey = ""
 ) -> Response:
@@ -224,7 +232,7 @@ async def _store_lines(request: HttpRequest, run: IngestRun) -> AsyncIterator[Js
     yield {"type": "result", "status": "ok", "kb_id": run.kb_id, **run.counts}
 
 
-@router.get("/rag/versions", **describe(response_models.VersionListResponse, "The versions, newest first."))
+@router.get("/rag/versions", **describe(schemas.VersionListResponse, "The versions, newest first."))
 async def list_versions(request: Reader, asked: Annotated[schemas.KbParameters, Query()]) -> Response:
     """List the versions that a rollback can restore
 
@@ -239,9 +247,7 @@ async def list_versions(request: Reader, asked: Annotated[schemas.KbParameters, 
 
 @router.post(
     "/rag/rollback",
-    **describe(
-        response_models.RollbackResponse, "The version that is current now.", 404, 409, body=schemas.RollbackRequest
-    ),
+    **describe(schemas.RollbackResponse, "The version that is current now.", 404, 409, body=schemas.RollbackRequest),
 )
 async def roll_back(request: Admin, key: schemas.IdempotencyKey = "") -> Response:
     """Make an earlier version the current one"""
@@ -256,7 +262,7 @@ async def roll_back(request: Admin, key: schemas.IdempotencyKey = "") -> Respons
     return await request.once(key, body, write)
 
 
-@router.get("/rag/diff", **describe(response_models.DiffResponse, "A page of documents, sorted by id.", 404))
+@router.get("/rag/diff", **describe(schemas.DiffResponse, "A page of documents, sorted by id.", 404))
 async def diff(request: Reader, asked: Annotated[schemas.DiffParameters, Query()]) -> Response:
     """Compare two versions"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
@@ -282,9 +288,7 @@ def _format_diff(report: DiffReport, asked: schemas.DiffParameters) -> Json:
     return {"a": int(report.a), "b": int(report.b), **report.counts, "documents": documents, "next": following}
 
 
-@router.post(
-    "/rag/compact", **describe(response_models.CompactResponse, "What was merged.", 409, body=schemas.CompactRequest)
-)
+@router.post("/rag/compact", **describe(schemas.CompactResponse, "What was merged.", 409, body=schemas.CompactRequest))
 async def compact(request: Admin) -> Response:
     """Merge and re-cluster shards"""
     asked = await request.read(schemas.CompactRequest, empty=b"{}")
@@ -295,7 +299,7 @@ async def compact(request: Admin) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-@router.post("/rag/gc", **describe(response_models.GcResponse, "What was deleted.", 409, body=schemas.GcRequest))
+@router.post("/rag/gc", **describe(schemas.GcResponse, "What was deleted.", 409, body=schemas.GcRequest))
 async def collect(request: Admin) -> Response:
     """Delete unreferenced shards"""
     asked = await request.read(schemas.GcRequest, empty=b"{}")
@@ -306,7 +310,7 @@ async def collect(request: Admin) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-@router.post("/cache/sweep", **describe(response_models.SweepResponse, "What was evicted.", body=schemas.SweepRequest))
+@router.post("/cache/sweep", **describe(schemas.SweepResponse, "What was evicted.", body=schemas.SweepRequest))
 async def sweep(request: Admin) -> Response:
     """Evict old shards and those beyond the cache budget
 
@@ -325,7 +329,7 @@ async def sweep(request: Admin) -> Response:
     return answer({"status": "ok", **await service.read(sweep_and_count)})
 
 
-@router.post("/sync", **describe(response_models.SyncResponse, "What changed.", 409, body=schemas.SyncRequest))
+@router.post("/sync", **describe(schemas.SyncResponse, "What changed.", 409, body=schemas.SyncRequest))
 async def sync(request: Admin) -> Response:
     """Sync the knowledge base with files and links
 
@@ -345,7 +349,7 @@ async def sync(request: Admin) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **report})
 
 
-@router.get("/sync", **describe(response_models.SourceListResponse, "A page of sources, sorted by id."))
+@router.get("/sync", **describe(schemas.SourceListResponse, "A page of sources, sorted by id."))
 async def list_sources(request: Reader, asked: Annotated[schemas.SyncParameters, Query()]) -> Response:
     """List synced sources and their states"""
     request.check_sees_all()

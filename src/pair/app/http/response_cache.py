@@ -8,14 +8,21 @@ Invariants
 import asyncio
 import collections
 import contextlib
+import hashlib
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.responses import Response
+
+from pair import errors
 from pair.app.kb_access import Version
+from pair.clock import Clock
 
 _MOST_ANSWERS = 1000
 _MOST_BYTES = 32_000_000
+"""Of all answers together."""
+_MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +118,59 @@ class SharedRuns:
             return await work()
         finally:
             del self._running[key]
+
+
+@dataclass
+class _StoredAnswer:
+    fingerprint: bytes
+    at: float
+    outcome: "asyncio.Future[Response]"
+    size: int = 0
+    """Bytes of the answer, once there is one."""
+
+
+class Idempotency:
+    """Answers by Idempotency-Key: a repeated request gets the first answer, and does nothing."""
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._answers: collections.OrderedDict[tuple[str, str], _StoredAnswer] = collections.OrderedDict()
+        self._bytes = 0
+
+    async def once(
+        self, client: str, key: str, body: bytes, work: Callable[[], Awaitable[Response]]
+    ) -> tuple[Response, bool]:
+        """Return the answer, and whether it is that of an earlier request. A request that failed may be repeated."""
+        now, name = self._clock.monotonic(), (client, key)
+        self._drop_old(now)
+        fingerprint = hashlib.sha256(body).digest()
+        earlier = self._answers.get(name)
+        if earlier is not None:
+            if earlier.fingerprint != fingerprint:
+                raise errors.request_invalid("this Idempotency-Key was sent with something else before")
+            return await asyncio.shield(earlier.outcome), True
+        outcome: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        stored = self._answers[name] = _StoredAnswer(fingerprint, now, outcome)
+        try:
+            answer = await work()
+        except BaseException as fault:
+            if self._answers.get(name) is stored:
+                del self._answers[name]  # it has no size yet
+            outcome.set_exception(fault if isinstance(fault, Exception) else ConnectionResetError())
+            outcome.exception()  # no other request may be waiting for it
+            raise
+        outcome.set_result(answer)
+        if self._answers.get(name) is stored:
+            stored.size = len(answer.body)
+            self._bytes += stored.size
+            self._drop_old(now)
+        return answer, False
+
+    def _drop_old(self, now: float) -> None:
+        while self._answers:
+            oldest = next(iter(self._answers))
+            is_room = len(self._answers) <= _MOST_KEYS and self._bytes <= _MOST_BYTES
+            if is_room and now - self._answers[oldest].at < self._seconds:
+                return
+            self._bytes -= self._answers.pop(oldest).size

@@ -62,19 +62,6 @@ def plan(client: Client, project: Path, entry: dict[str, Any]) -> ConfigChange:
     path = (project / name).resolve()
     with files.storage_errors():
         text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
-    value = _read(path, text, key)
-    servers = value.get(key, {})
-    known = servers.get(NAME)
-    if known == entry:
-        return ConfigChange(path, text, "unchanged")
-    merged = {**value, key: {**servers, NAME: entry}}
-    indent = re.search(r"\n([ \t]+)\S", text)
-    content = json.dumps(merged, indent=indent[1] if indent else "  ", ensure_ascii=False) + "\n"
-    return ConfigChange(path, content, "added" if known is None else "changed")
-
-
-def _read(path: Path, text: str, key: str) -> dict[str, Any]:
-    """Raises E401."""
     hints = ["Nothing was changed", "Repair it, or add the entry by hand: --dry-run prints it"]
     try:
         value = json.loads(text, object_pairs_hook=_refuse_doubles) if text.strip() else {}
@@ -83,7 +70,14 @@ def _read(path: Path, text: str, key: str) -> dict[str, Any]:
         raise errors.settings_invalid(str(path), "not JSON, or JSON with comments", hints=hints) from fault
     if not isinstance(value, dict) or not isinstance(value.get(key, {}), dict):
         raise errors.settings_invalid(str(path), f"{key} is to be an object of servers", hints=hints)
-    return value
+    servers = value.get(key, {})
+    known = servers.get(NAME)
+    if known == entry:
+        return ConfigChange(path, text, "unchanged")
+    merged = {**value, key: {**servers, NAME: entry}}
+    indent = re.search(r"\n([ \t]+)\S", text)
+    content = json.dumps(merged, indent=indent[1] if indent else "  ", ensure_ascii=False) + "\n"
+    return ConfigChange(path, content, "added" if known is None else "changed")
 
 
 def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

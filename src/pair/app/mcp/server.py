@@ -3,11 +3,17 @@
 Invariants
     A tool that fails gives a result that says so; a resource that fails is an error of the protocol.
     A bug is logged and reported, and does not end the server.
+    With `pair mcp`, nothing but messages of the protocol is on standard output.
 """
 
+import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -37,12 +43,12 @@ from mcp_types import (
 )
 
 from pair import __version__, errors
-from pair.app.kb_access import KbAccess
+from pair.app.kb_access import KbAccess, KbService, first_problem
 from pair.app.mcp import tools
-from pair.app.mcp.rules import Address, cut, take_fitting
-from pair.app.mcp.tools import KbToolError, most_bytes
-from pair.app.validation import first_problem
-from pair.auth.rules import covers
+from pair.app.mcp.tools import Address, KbToolError, cut, most_bytes, take_fitting
+from pair.auth.rules import ANYBODY, Principal, covers
+from pair.settings import Settings
+from pair.values import check_kb_id
 
 logger = logging.getLogger("pair.mcp")
 
@@ -58,27 +64,18 @@ _JSON, _PLAIN, _MARKDOWN = "application/json", "text/plain", "text/markdown"
 _KBS_AT_A_TIME = 100
 _DOCUMENTS_AT_A_TIME = 200
 _NO_LIMIT_BYTES = 2**62
+_LOOK_SECONDS = 0.02
 
 _new_access: ContextVar[Callable[[], KbAccess]] = ContextVar("new_access")
 """Gives the caller of each request on a connection."""
 
 
-async def serve_stdio(new_access: Callable[[], KbAccess]) -> None:
-    """Serve one caller on standard input and output. `new_access` is called for each request."""
-    _new_access.set(new_access)
-    await _choose_server(new_access()).run_stdio_async()
-
-
-def http_application(access: KbAccess) -> Callable[[Any, Any, Any], Awaitable[None]]:
-    """Return an ASGI application for one message. Its caller has checked the origin, the credentials and the size."""
-
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        _new_access.set(lambda: access)
-        manager = _choose_server(access).new_http_manager()
-        async with manager.run():
-            await manager.handle_request(scope, receive, send)
-
-    return answer
+async def answer_http(access: KbAccess, scope: Any, receive: Any, send: Any) -> None:
+    """Answer one message as ASGI does. The origin, the credentials and the size have been checked."""
+    _new_access.set(lambda: access)
+    manager = _choose_server(access).new_http_manager()
+    async with manager.run():
+        await manager.handle_request(scope, receive, send)
 
 
 def _choose_server(access: KbAccess) -> "KbServer":
@@ -255,7 +252,10 @@ async def _read_resource(access: KbAccess, uri: str) -> list[TextResourceContent
 
 
 async def _list_documents(access: KbAccess, address: Address) -> str:
-    documents = await access.list_documents(address.kb, address.after, _DOCUMENTS_AT_A_TIME)
+    service = access.service
+    documents = await service.read(
+        lambda: service.kbs.get(address.kb).documents(after=address.after, limit=_DOCUMENTS_AT_A_TIME)
+    )
     entries = [
         {"uri": str(Address(address.kb, document.id)), "title": document.title or document.id} for document in documents
     ]
@@ -290,3 +290,53 @@ def _refuse(access: KbAccess, fault: BaseException | None) -> CallToolResult:
 
 def _format_text(value: Any) -> TextContent:
     return TextContent(text=pydantic_core.to_json(value).decode())
+
+
+# ── standard input and output ─────────────────────────────────────────────────────────────────────────
+
+
+def serve_stdio(settings: Settings, kbs: Sequence[str]) -> int:
+    """Serve KBs of this machine until the client goes or a signal comes, and return the exit status. Raises E212.
+
+    `kbs`: only these, if any are named.
+    """
+    for kb_id in kbs:
+        check_kb_id(kb_id)
+    principal = Principal("local", "admin", frozenset(kbs), user=False) if kbs else ANYBODY
+    asyncio.run(_serve_local(KbService(settings), principal))
+    return 0
+
+
+async def _serve_local(service: KbService, principal: Principal) -> None:
+    is_cut_off = await _exchange_until_signal(service, principal)
+    service.stop()
+    deadline = service.clock.monotonic() + service.settings.server.stop_seconds
+    while service.is_busy and service.clock.monotonic() < deadline:  # noqa: ASYNC110 - threads set no event
+        await asyncio.sleep(_LOOK_SECONDS)
+    is_cut_off |= service.is_busy
+    service.close(0)
+    if is_cut_off:
+        # Python would wait for a thread that waits for input.
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+async def _exchange_until_signal(service: KbService, principal: Principal) -> bool:
+    """Return whether a signal came, and not the end of input: then a thread still waits for input."""
+    loop = asyncio.get_running_loop()
+    is_signalled = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, is_signalled.set)
+    _new_access.set(lambda: KbAccess(service, principal))
+    exchanging = asyncio.ensure_future(_choose_server(KbAccess(service, principal)).run_stdio_async())
+    ending = asyncio.ensure_future(is_signalled.wait())
+    await asyncio.wait([exchanging, ending], return_when=asyncio.FIRST_COMPLETED)
+    if not exchanging.done():
+        exchanging.cancel()
+        return True
+    ending.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await ending
+    exchanging.result()
+    return False

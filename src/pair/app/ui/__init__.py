@@ -1,1 +1,1 @@
-"""The page: index.html, its style sheet and its scripts, served by app/http/page.py."""
+"""The page: index.html, its style sheet and its scripts, served by app/http/app.py."""

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from pair.app.terminal import escape_json, escape_line, escape_text
+from pair.app.render import escape_json, escape_line, escape_text
 
 HARMLESS = [
     "plain words, [brackets] and \\backslashes",

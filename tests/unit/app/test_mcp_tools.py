@@ -7,56 +7,56 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pair import errors
-from pair.app.mcp import rules, server
+from pair.app.mcp import server, tools
 
 TEXTS = some.text(alphabet=some.characters(exclude_categories=["Cs"]), max_size=300)
 
 
 @given(TEXTS, some.integers(2, 400))
 def test_a_cut_text_is_a_beginning_that_fits(text: str, most_bytes: int):
-    part = rules.cut(text, most_bytes)
+    part = tools.cut(text, most_bytes)
     assert text.startswith(part)
-    assert rules.json_size(part) <= most_bytes
-    assert part == text or len(text) > most_bytes or rules.json_size(text) > most_bytes
+    assert tools.json_size(part) <= most_bytes
+    assert part == text or len(text) > most_bytes or tools.json_size(text) > most_bytes
 
 
 @given(some.lists(TEXTS, max_size=8), some.integers(0, 900))
 def test_texts_share_what_room_there_is(texts: list[str], most_bytes: int):
     most_bytes += 2 * len(texts)
-    parts = rules.cut_evenly(texts, most_bytes)
-    assert sum(map(rules.json_size, parts)) <= most_bytes
+    parts = tools.cut_evenly(texts, most_bytes)
+    assert sum(map(tools.json_size, parts)) <= most_bytes
     assert all(text.startswith(part) for text, part in zip(texts, parts, strict=True))
-    if sum(map(rules.json_size, texts)) <= most_bytes:
+    if sum(map(tools.json_size, texts)) <= most_bytes:
         assert parts == texts
 
 
 def test_short_texts_stay_whole_where_long_ones_are_cut():
     short, long = "a few words", "many words " * 100
-    first, second, third = rules.cut_evenly([long, short, long], 500)
+    first, second, third = tools.cut_evenly([long, short, long], 500)
     assert second == short
     assert len(first) == len(third) > 200
 
 
 @given(some.lists(TEXTS, max_size=8), some.integers(0, 900))
 def test_a_list_is_cut_at_what_fits(texts: list[str], most_bytes: int):
-    kept = rules.take_fitting(texts, most_bytes)
+    kept = tools.take_fitting(texts, most_bytes)
     assert kept == texts[: len(kept)]
-    assert not kept or rules.json_size(kept) <= most_bytes
+    assert not kept or tools.json_size(kept) <= most_bytes
 
 
 @given(TEXTS.filter(bool), some.integers(0, 10**9), TEXTS)
 def test_an_address_leads_back_to_its_document(document_id: str, offset: int, at: str):
-    address = rules.Address("hand-book_1.x", document_id, offset, at=at)
+    address = tools.Address("hand-book_1.x", document_id, offset, at=at)
     assert str(address).isascii()
-    assert rules.Address.parse(str(address)) == address
+    assert tools.Address.parse(str(address)) == address
 
 
 def test_an_address_may_be_of_a_list_of_documents():
-    assert rules.Address.parse("kb://handbook") == rules.Address("handbook")
-    assert rules.Address.parse(str(rules.Address("handbook", after="a/b?c"))) == rules.Address(
+    assert tools.Address.parse("kb://handbook") == tools.Address("handbook")
+    assert tools.Address.parse(str(tools.Address("handbook", after="a/b?c"))) == tools.Address(
         "handbook", after="a/b?c"
     )
-    assert rules.Address.parse("kb://handbook/guides/deploy.md") == rules.Address("handbook", "guides/deploy.md")
+    assert tools.Address.parse("kb://handbook/guides/deploy.md") == tools.Address("handbook", "guides/deploy.md")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_address_may_be_of_a_list_of_documents():
 )
 def test_what_is_no_address_is_refused(text: str):
     with pytest.raises(errors.UsageError) as caught:
-        rules.Address.parse(text)
+        tools.Address.parse(text)
     assert caught.value.code == "E601"
 
 
