@@ -16,16 +16,24 @@ from pair import errors, files
 from pair.clock import Clock, SystemClock
 from pair.kb.open import blob_store, new_id, pause_before
 from pair.packages import lockfile, record, release_index, resolve
-from pair.packages import verify as checks
 from pair.packages.cache import Cache
 from pair.packages.content import DamagedCopyError, Fetcher, Observer, SourceContents
 from pair.packages.install import Installation, InstallReport, InstallRequest
 from pair.packages.lockfile import Lock, LockedKb, drift
-from pair.packages.package import IndexSelection, IndexToPackage, Label, PackageReport, make_package
+from pair.packages.package import (
+    Description,
+    IndexSelection,
+    IndexToPackage,
+    Label,
+    PackageReport,
+    Verification,
+    describe,
+    make_package,
+    verify,
+)
 from pair.packages.release_index import BucketFetcher, BucketTarget, FolderTarget, PublishReport, PublishTarget
 from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
 from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
-from pair.packages.verify import Description
 from pair.settings import Settings
 from pair.values import KbSource, check_kb_id
 
@@ -299,10 +307,10 @@ class Installer:
 
             return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
 
-    def verify(self, path: Path, identity: str | None = None) -> checks.Verification:
+    def verify(self, path: Path, identity: str | None = None) -> Verification:
         """`identity`: the key that must have signed it; without one, those of the settings count."""
         if identity is None:
-            return checks.verify(path, self.settings.sources, self._signatures())
+            return verify(path, self.settings.sources, self._signatures())
         from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
 
         try:
@@ -311,10 +319,10 @@ class Installer:
             raise errors.key_unusable(identity, str(fault)) from fault
         if path.is_dir():
             trusted.refuse_unsigned(str(path), "a folder carries none")
-        return checks.verify(path, self.settings.sources, trusted)
+        return verify(path, self.settings.sources, trusted)
 
     def describe(self, path: Path) -> Description:
-        return checks.describe(path, self.settings.sources)
+        return describe(path, self.settings.sources)
 
     def describe_installed(self) -> Description | None:
         """Describe what is in the default target, if anything."""

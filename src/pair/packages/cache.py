@@ -19,7 +19,7 @@ import msgspec
 
 from pair import files
 from pair.clock import Clock, to_timestamp
-from pair.packages import atomic_swap
+from pair.packages import folders
 from pair.packages.rules import ENTRY_NAME, hide_credentials, is_named_by_content, make_cache_key, stays_inside
 from pair.values import KbSource
 
@@ -175,9 +175,9 @@ class Cache:
 
     def _fill(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
         folder = self.folder / key
-        atomic_swap.clear_leftovers(folder)
+        folders.clear_leftovers(folder)
         # An address whose version is taken by another one, or an entry of an older layout, is replaced as a whole.
-        staged = atomic_swap.make_staging(folder, self.token)
+        staged = folders.make_staging(folder, self.token)
         try:
             staged.rmdir()
             facts = fill(earlier, staged)
@@ -192,7 +192,7 @@ class Cache:
                 **msgspec.structs.asdict(facts),
             }
             files.write_atomically(staged / ENTRY_NAME, json.dumps(value).encode())
-            atomic_swap.put_in_place(staged, folder)
+            folders.put_in_place(staged, folder)
         finally:
             files.remove_tree(staged.parent)
         logger.debug("cache entry made", extra={"key": key, "identity": facts.identity})

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from pair import errors, files
 from pair.clock import Clock, to_timestamp
-from pair.packages import atomic_swap, file_listing, record, rules
+from pair.packages import folders, record, rules
 from pair.packages.content import DamagedCopyError, KbFolder, Observer, SourceContent
 from pair.packages.lockfile import Locked, Origin, make_relative, refuse_links
 from pair.packages.package import PackagedIndexFiles
@@ -138,7 +138,7 @@ class _FileComparison:
 
     offer: SourceContent
     kb: KbFolder
-    current: file_listing.FileListing
+    current: folders.FileListing
     installed: dict[str, InstalledFile]
     offered: dict[str, str | None]
     plan: rules.UpdatePlan
@@ -179,7 +179,7 @@ class Installation:
                 return self._apply(offer)
             # Of the parent, for the target itself is replaced.
             with files.lock_folder(self._target.parent, on_wait=self._say_waiting):
-                atomic_swap.clear_leftovers(self._target)
+                folders.clear_leftovers(self._target)
                 for _ in range(_TRIES_WHILE_TARGET_CHANGES - 1):
                     try:
                         return self._apply(offer)
@@ -276,16 +276,16 @@ class Installation:
                 raise
             return None
 
-    def _list_target(self) -> file_listing.FileListing:
+    def _list_target(self) -> folders.FileListing:
         if not self._target.is_dir():
-            return file_listing.FileListing({}, ())
+            return folders.FileListing({}, ())
         tokens = (self._token, f"{self._token}-unpacked")
-        staging = frozenset(str(atomic_swap.staging_path(self._target, token)) for token in tokens)
-        listing = file_listing.list_folder(self._target, leave_out=staging)
+        staging = frozenset(str(folders.staging_path(self._target, token)) for token in tokens)
+        listing = folders.list_folder(self._target, leave_out=staging)
         listing.files.pop(rules.RECORD_NAME, None)
         return listing
 
-    def _is_current(self, header: RecordHeader, offer: SourceContent, current: file_listing.FileListing) -> bool:
+    def _is_current(self, header: RecordHeader, offer: SourceContent, current: folders.FileListing) -> bool:
         locked, origin = self._request.locked, Origin(header.archive_sha256, header.commit, header.content_sha256)
         return (
             not self._request.force
@@ -299,7 +299,7 @@ class Installation:
             and self._is_index_current(header)
         )
 
-    def _compare(self, offer: SourceContent, kb: KbFolder, current: file_listing.FileListing) -> _FileComparison:
+    def _compare(self, offer: SourceContent, kb: KbFolder, current: folders.FileListing) -> _FileComparison:
         previous = self._read_unless_forced(record.read_record)
         installed = previous.files if previous is not None else {}
         offered = self._hash_offered(kb, installed, current)
@@ -313,7 +313,7 @@ class Installation:
         return _FileComparison(offer, kb, current, installed, offered, plan)
 
     def _hash_offered(
-        self, kb: KbFolder, installed: dict[str, InstalledFile], current: file_listing.FileListing
+        self, kb: KbFolder, installed: dict[str, InstalledFile], current: folders.FileListing
     ) -> dict[str, str | None]:
         """Leave a file that is neither installed nor in the target to be hashed while copied, unless it is locked."""
         hashes: dict[str, str | None] = {}
@@ -330,7 +330,7 @@ class Installation:
         return hashes
 
     def _hash_present(
-        self, installed: dict[str, InstalledFile], offered: dict[str, str | None], current: file_listing.FileListing
+        self, installed: dict[str, InstalledFile], offered: dict[str, str | None], current: folders.FileListing
     ) -> dict[str, str | None]:
         hashes: dict[str, str | None] = {}
         for path, seen in current.files.items():
@@ -359,23 +359,21 @@ class Installation:
             record_bytes = self._record_bytes(compared, compared.current, {})
             files.write_atomically(self._target / rules.RECORD_NAME, record_bytes)
             return
-        staged = atomic_swap.make_staging(self._target, self._token)
+        staged = folders.make_staging(self._target, self._token)
         try:
             _stage_kept(self._target, staged, compared)
             hashes = _stage_placed(staged, compared)
-            record_bytes = self._record_bytes(compared, file_listing.list_folder(staged), hashes)
+            record_bytes = self._record_bytes(compared, folders.list_folder(staged), hashes)
             files.write_atomically(staged / rules.RECORD_NAME, record_bytes)
             if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
             _keep_modes(self._target, staged, compared.current.folders)
             self._refuse_links()  # again: building the new state took time
-            atomic_swap.put_in_place(staged, self._target)
+            folders.put_in_place(staged, self._target)
         finally:
             files.remove_tree(staged.parent)
 
-    def _record_bytes(
-        self, compared: _FileComparison, listing: file_listing.FileListing, hashes: dict[str, str]
-    ) -> bytes:
+    def _record_bytes(self, compared: _FileComparison, listing: folders.FileListing, hashes: dict[str, str]) -> bytes:
         """`listing` is the target as it will be; `hashes` are those of the files just placed."""
         plan, kb = compared.plan, compared.kb
         now_ns = int(self._clock.now().timestamp() * 1e9)
@@ -453,7 +451,7 @@ def _find_origin(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
     if kb.manifest is not None:
         return Origin(kb.archive_sha256, kb.commit, kb.manifest.content_checksum)
     hashes = {path: sha256 or files.hash_file(kb.folder / path) for path, sha256 in offered.items()}
-    return Origin(kb.archive_sha256, kb.commit, file_listing.content_checksum(hashes))
+    return Origin(kb.archive_sha256, kb.commit, folders.content_checksum(hashes))
 
 
 def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:

@@ -18,7 +18,7 @@ import tomli_w
 from msgspec import Meta
 
 from pair import errors, files
-from pair.packages import file_listing, record, rules, verify
+from pair.packages import folders, record, rules
 from pair.packages.record import Record, RecordHeader
 
 LOCK_NAME = "pair.lock"
@@ -260,7 +260,7 @@ def _make_portable(source: str, folder: Path) -> str:
 
 
 def _content_sha256(installed: Record) -> str:
-    return file_listing.content_checksum({path: entry.sha256 for path, entry in installed.files.items()})
+    return folders.content_checksum({path: entry.sha256 for path, entry in installed.files.items()})
 
 
 def find_drifts(lock: Lock, find_index: FindIndex, *, also: Path) -> list[str]:
@@ -278,7 +278,7 @@ def _find_drifts(kb: LockedKb, lock: Lock, find_index: FindIndex) -> list[str]:
             installed = record.read_record(target)
             if installed is None:
                 return [f"{kb.id}: not installed: {target}"]
-            changes = verify.find_changes(target, installed)
+            changes = record.find_changes(target, installed)
             index_drifts = _find_index_drifts(kb, installed.header, find_index)
     except errors.DataError as fault:
         return [f"{kb.id}: {fault.message}"]

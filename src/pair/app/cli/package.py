@@ -8,9 +8,9 @@ import typer
 from pair.app import render
 from pair.app.cli.context import CliContext
 from pair.kb.installer import Packaging, publish
+from pair.packages.package import Description as KbDescription
 from pair.packages.package import Label, PackagedIndex
 from pair.packages.release_index import PublishReport
-from pair.packages.verify import Description as KbDescription
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that holds the KB.")]
 Output = Annotated[
