@@ -19,7 +19,7 @@ from pair.packages import lockfile, record, release_index, resolve
 from pair.packages.cache import Cache
 from pair.packages.content import DamagedCopyError, Fetcher, Observer, SourceContents
 from pair.packages.install import Installation, InstallReport, InstallRequest
-from pair.packages.lockfile import Lock, LockedKb, drift
+from pair.packages.lockfile import Lock, Locked, LockedKb, drift
 from pair.packages.package import (
     Description,
     IndexSelection,
@@ -435,15 +435,6 @@ class LockReport:
 
 
 @dataclass(frozen=True)
-class LockedInstall:
-    lock: Path
-    reports: tuple[InstallReport, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"command": "install", "lock": str(self.lock), "kbs": [report.to_json() for report in self.reports]}
-
-
-@dataclass(frozen=True)
 class LockService:
     """Writes, checks and installs one lockfile."""
 
@@ -493,7 +484,7 @@ class LockService:
 
     def install(
         self, target: Path | None, *, force: bool, dry_run: bool, offline: bool, with_index: bool = True
-    ) -> LockedInstall:
+    ) -> list[InstallReport]:
         """Install what is locked, or what is locked for one target. Raises E022, E023.
 
         All KBs are fetched and checked before the first one changes.
@@ -514,15 +505,14 @@ class LockService:
                 force=force,
                 dry_run=dry_run,
                 kb_id=self.installer.check_kb_id(kb.id),
-                locked=lock.locked(kb),
+                locked=Locked(self.path, kb),
                 with_index=with_index,
             )
             planned.append((request, self.installer.resolve_locked(kb, self.path, offline=offline)))
         if len(planned) > 1:
             for request, source in planned:
                 self._apply(dataclasses.replace(request, dry_run=True), source, offline=offline)
-        reports = [self._apply(request, source, offline=offline) for request, source in planned]
-        return LockedInstall(self.path, tuple(reports))
+        return [self._apply(request, source, offline=offline) for request, source in planned]
 
     def _apply(self, request: InstallRequest, source: KbSource, *, offline: bool) -> InstallReport:
         """Install; ask the server again when a cached copy of unknown bytes may be older than what is locked."""

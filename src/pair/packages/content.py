@@ -81,9 +81,6 @@ class OfferedFile:
     size_bytes: int
     mtime_ns: int
 
-    def looks_like(self, size_bytes: int, mtime_ns: int) -> bool:
-        return (self.size_bytes, self.mtime_ns) == (size_bytes, mtime_ns)
-
 
 @dataclass(frozen=True)
 class KbFolder:

@@ -80,11 +80,12 @@ def install(
     if locked:
         _refuse_with_lock(source, kb_id)
         only = Path(target) if target is not None else None
-        done = LockService(installer, lock_file).install(
+        reports = LockService(installer, lock_file).install(
             only, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
         )
-        lines = [line for report in done.reports for line in _format_report(report)]
-        context.show(done.to_json(), *(lines or ["nothing is locked"]))
+        lines = [line for report in reports for line in _format_report(report)]
+        value = {"command": "install", "lock": str(lock_file), "kbs": [report.to_json() for report in reports]}
+        context.show(value, *(lines or ["nothing is locked"]))
         return
     folder = Path(target) if target is not None else installer.default_target
     known_as = installer.check_kb_id(kb_id)
