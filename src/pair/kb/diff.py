@@ -181,7 +181,7 @@ class _FolderSide:
     """Whether its manifest.json describes the other files."""
 
     def hash_files(self) -> dict[str, str]:
-        listed = folders.list_kb_files(self.folder).listing.files
+        listed = folders.list_kb_files(self.folder).files
         return folders.hash_files(self.folder, [path for path in listed if self._counts(path)])
 
     def find_sources(self) -> dict[str, FileSeen]:

@@ -165,7 +165,7 @@ class SourceContents:
                 if earlier is not None and _find_remote_commit(source.location) == earlier.facts.identity:
                     return None
                 commit = _check_out(source.location, folder)
-                hashes = folders.hash_files(folder, folders.list_kb_files(folder).listing.files)
+                hashes = folders.hash_files(folder, folders.list_kb_files(folder).files)
                 return Facts(commit, verified=False, etag=None, last_modified=None, hashes=hashes)
             facts = download_missing(self, source, earlier, folder, target)
             return facts or self._fill(source, earlier, folder, fetcher)
@@ -338,12 +338,12 @@ def _offer_folder(source: KbSource, target: Path) -> SourceContent:
     def open_folder() -> AbstractContextManager[KbFolder]:
         offered = {
             path: OfferedFile(None, seen.st_size, seen.st_mtime_ns)
-            for path, seen in kb_files.listing.files.items()
+            for path, seen in kb_files.files.items()
             if manifest is None or path != rules.MANIFEST_NAME
         }
         return contextlib.nullcontext(KbFolder(folder, offered, manifest, is_temporary=False, skipped=kb_files.skipped))
 
-    return SourceContent(source, kb_files.listing.fingerprint(), None, open_folder)
+    return SourceContent(source, kb_files.fingerprint(), None, open_folder)
 
 
 def _read_manifest(folder: Path) -> PackageManifest | None:

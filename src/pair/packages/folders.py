@@ -37,7 +37,9 @@ class FileListing:
     """Everything below a folder but folders, by path relative to it, and the folders."""
 
     files: dict[str, os.stat_result]
-    folders: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    """Files that are not listed because a KB may not hold them, with the reason."""
 
     def fingerprint(self) -> str:
         """Return a hash that changes when a file comes, goes, or changes in size or time."""
@@ -67,45 +69,41 @@ def list_folder(
     return FileListing(listed, tuple(folders))
 
 
-@dataclass(frozen=True)
-class KbFiles:
-    """The files of a folder that make up a KB, and those left out, with the reason."""
-
-    listing: FileListing
-    skipped: tuple[tuple[str, str], ...]
-
-
-def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> KbFiles:
+def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> FileListing:
     """List regular files, and links to regular files inside `root`; not version control, nor pair's own files."""
-    real_root = root.resolve()
     left_out = frozenset(os.path.abspath(path) for path in (root / rules.INDEX_FOLDER, *leave_out))  # noqa: PTH100 - as in list_folder
     everything = list_folder(root, leave_out=left_out, leave_out_name=rules.is_version_control)
-    skipped = _leave_out_unsafe(everything)
-    special = [path for path, seen in everything.files.items() if not stat.S_ISREG(seen.st_mode)]
-    for path in special:
-        with contextlib.suppress(OSError, RuntimeError):
-            real = (root / path).resolve(strict=True)
-            behind = real.stat()
-            if stat.S_ISREG(behind.st_mode) and real.is_relative_to(real_root):
-                everything.files[path] = behind
-                continue
-        is_link = stat.S_ISLNK(everything.files.pop(path).st_mode)
-        skipped.append((path, "link out of the folder, to a folder, or to nothing" if is_link else "not a file"))
+    repositories = rules.find_bare_repositories(everything.files)
+    real_root = root.resolve()
+    listed: dict[str, os.stat_result] = {}
+    skipped: list[tuple[str, str]] = []
+    for path, seen in everything.files.items():
+        if repositories and not repositories.isdisjoint((*rules.list_parents(path), "")):
+            skipped.append((path, "inside a bare git repository"))
+        elif path.count("/") > rules.MOST_FOLDERS:
+            skipped.append((path, "below too many folders"))
+        elif not rules.is_unicode(path):
+            skipped.append((path, rules.NOT_UNICODE))
+        elif stat.S_ISREG(seen.st_mode):
+            listed[path] = seen
+        elif (behind := _stat_inside(root / path, real_root)) is not None:
+            listed[path] = behind
+        else:
+            is_link = stat.S_ISLNK(seen.st_mode)
+            skipped.append((path, "link out of the folder, to a folder, or to nothing" if is_link else "not a file"))
     for name in rules.OWN_NAMES:
-        everything.files.pop(name, None)
-    return KbFiles(everything, tuple(sorted(skipped)))
+        listed.pop(name, None)
+    return FileListing(listed, everything.folders, tuple(sorted(skipped)))
 
 
-def _leave_out_unsafe(listing: FileListing) -> list[tuple[str, str]]:
-    """Take files out of a listing that no archive could bring, and return them with the reason."""
-    repositories = rules.find_bare_repositories(listing.files)
-    skipped = []
-    for path in list(listing.files):
-        is_in_repository = repositories and not repositories.isdisjoint((*rules.list_parents(path), ""))
-        if is_in_repository or path.count("/") > rules.MOST_FOLDERS:
-            del listing.files[path]
-            skipped.append((path, "inside a bare git repository" if is_in_repository else "below too many folders"))
-    return skipped
+def _stat_inside(link: Path, real_root: Path) -> os.stat_result | None:
+    """Follow a link to a regular file inside the folder; None for anything else."""
+    with contextlib.suppress(OSError, RuntimeError):
+        real = link.resolve(strict=True)
+        behind = real.stat()
+        if stat.S_ISREG(behind.st_mode) and real.is_relative_to(real_root):
+            return behind
+    return None
 
 
 def content_checksum(hashes: dict[str, str]) -> str:

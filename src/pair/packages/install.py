@@ -258,7 +258,7 @@ class Installation:
 
     def _list_target(self) -> folders.FileListing:
         if not self.target.is_dir():
-            return folders.FileListing({}, ())
+            return folders.FileListing({})
         tokens = (self.token, f"{self.token}-unpacked")
         staging = frozenset(str(folders.staging_path(self.target, token)) for token in tokens)
         listing = folders.list_folder(self.target, leave_out=staging)

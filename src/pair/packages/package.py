@@ -236,8 +236,8 @@ def make_package(
         path = output if output is not None else Path(name)
         chosen = _choose_files(folder, path)
         index = index_of(named.name) if index_of is not None else None
-        hashes = folders.hash_files(folder, chosen.listing.files)
-        listed = {name: PackagedFile(seen.st_size, hashes[name]) for name, seen in chosen.listing.files.items()}
+        hashes = folders.hash_files(folder, chosen.files)
+        listed = {name: PackagedFile(seen.st_size, hashes[name]) for name, seen in chosen.files.items()}
         for name, file in index.files.items() if index is not None else ():
             listed[f"{rules.INDEX_FOLDER}/{name}"] = PackagedFile(file.size_bytes, file.sha256)
         manifest = msgspec.structs.replace(
@@ -264,17 +264,18 @@ def _complete_label(folder: Path, label: Label) -> PackageManifest:
     return msgspec.structs.replace(named, tags=tuple(sorted(set(named.tags))))
 
 
-def _choose_files(folder: Path, output: Path) -> folders.KbFiles:
+def _choose_files(folder: Path, output: Path) -> folders.FileListing:
     outputs = [output.with_name(output.name + suffix).resolve() for suffix in ("", ".sha256", *rules.SIDECAR_SUFFIXES)]
     real = folder.resolve()
     inside = [folder / path.relative_to(real) for path in outputs if path.is_relative_to(real)]
     chosen = folders.list_kb_files(folder, leave_out=[*inside, folder / rules.MANIFEST_NAME])
-    if not chosen.listing.files:
+    if not chosen.files:
         raise errors.no_kb_at(str(folder), "the folder has no files")
-    for path in chosen.listing.files:
+    unnamed = [path for path, reason in chosen.skipped if reason == rules.NOT_UNICODE]
+    for path in (*unnamed, *chosen.files):
         if (fault := rules.find_path_fault(path)) is not None:
             raise errors.cannot_package(str(folder), f"{fault}: {path!r}")
-    if (fault := rules.find_tree_fault(chosen.listing.files)) is not None:
+    if (fault := rules.find_tree_fault(chosen.files)) is not None:
         raise errors.cannot_package(str(folder), fault)
     return chosen
 

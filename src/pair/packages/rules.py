@@ -146,6 +146,7 @@ def read_key_id(key: str) -> str:
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────
 
+NOT_UNICODE = "name is not valid Unicode"
 _WINDOWS_DEVICE = re.compile(r"con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]")
 
 
@@ -160,16 +161,23 @@ def find_name_fault(name: str) -> str | None:
         return "backslash in the name"
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
         return "control character in the name"
-    try:
-        size_bytes = len(name.encode())
-    except UnicodeEncodeError:
-        return "name is not valid Unicode"
-    if size_bytes > 4000:
+    if not is_unicode(name):
+        return NOT_UNICODE
+    if len(name.encode()) > 4000:
         return "path is too long"
     if name.count("/") > MOST_FOLDERS:
         return "path has too many folders"
     faults = (_part_fault(part) for part in name.split("/"))
     return next((fault for fault in faults if fault is not None), None)
+
+
+def is_unicode(name: str) -> bool:
+    """Tell whether a name can be encoded; one that the file system holds as other bytes cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def stays_inside(path: str) -> bool:
