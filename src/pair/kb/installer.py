@@ -35,7 +35,7 @@ from pair.packages.release_index import BucketFetcher, BucketTarget, FolderTarge
 from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
 from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
 from pair.settings import Settings
-from pair.values import KbSource, check_kb_id
+from pair.values import KbSource
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
@@ -82,10 +82,6 @@ class Installer:
     @property
     def default_target(self) -> Path:
         return files.expand_path(self.settings.kb.sources_dir)
-
-    def check_kb_id(self, kb_id: str | None) -> str | None:
-        """Return the id itself. Raises E212 for one that the engine cannot have."""
-        return None if kb_id is None else check_kb_id(kb_id)
 
     # Resolve a source
 
@@ -504,7 +500,7 @@ class LockService:
                 target=lock.target_of(kb),
                 force=force,
                 dry_run=dry_run,
-                kb_id=self.installer.check_kb_id(kb.id),
+                kb_id=kb.id,
                 locked=Locked(self.path, kb),
                 with_index=with_index,
             )

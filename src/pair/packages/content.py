@@ -41,15 +41,15 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Download:
-    path: Path
     sha256: str
     verified: bool
     validators: Validators
 
-    def discard(self) -> None:
-        """Delete an archive that is of no more use; until then a killed process finds it again."""
-        files.unlink(self.path, missing_ok=True)
-        files.unlink(note_path(self.path), missing_ok=True)
+
+def discard_part(part: Path) -> None:
+    """Delete an archive that is of no more use; until then a killed process finds it again."""
+    files.unlink(part, missing_ok=True)
+    files.unlink(note_path(part), missing_ok=True)
 
 
 def note_path(part: Path) -> Path:
@@ -207,16 +207,16 @@ class SourceContents:
         download = fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
         if download is None:
             return None
-        size_bytes = download.path.stat().st_size
+        size_bytes = part.stat().st_size
         try:
-            signer = self.signatures.signer_of(download.path, signature, shown) if self.signatures is not None else None
+            signer = self.signatures.signer_of(part, signature, shown) if self.signatures is not None else None
             # An index that is not wanted has arrived all the same: the cache keeps it for later.
             selection = self.selection if self.selection.is_wanted else IndexSelection()
-            hashes = self._unpack(download.path, folder, shown, selection)
+            hashes = self._unpack(part, folder, shown, selection)
         except (errors.DownloadError, errors.DataError):
-            download.discard()
+            discard_part(part)
             raise
-        download.discard()
+        discard_part(part)
         return Facts(
             download.sha256,
             download.verified,

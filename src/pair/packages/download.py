@@ -28,7 +28,7 @@ from pair import errors, files
 from pair.network import RequestFault, Result
 from pair.packages import rules
 from pair.packages.cache import Facts, Validators
-from pair.packages.content import Download, Observer, note_path
+from pair.packages.content import Download, Observer, discard_part, note_path
 from pair.packages.partial_download import ChangedError, RemotePackage
 from pair.web.http_client import BodyError, HttpClient, unpack_body
 
@@ -250,8 +250,7 @@ class _Transfer:
     was_encoded: bool = False
 
     def discard(self) -> None:
-        files.unlink(self.part, missing_ok=True)
-        files.unlink(note_path(self.part), missing_ok=True)
+        discard_part(self.part)
         self.was_resumed = False
 
     def run(self) -> Download | None:
@@ -304,11 +303,8 @@ class _Transfer:
 
     def _check_continues(self, response: httpx2.Response, have_bytes: int, known: Validators) -> None:
         """Accept a 206 only when it is the rest of the same file; else start over."""
-        match = re.fullmatch(
-            r"bytes ([0-9]{1,18})-[0-9]{1,18}/(?:[0-9]{1,18}|\*)", response.headers.get("Content-Range", "")
-        )
-        etag = response.headers.get("ETag")
-        if match and int(match[1]) == have_bytes and (not etag or not known.etag or etag == known.etag):
+        span, etag = _parse_range(response), response.headers.get("ETag")
+        if span and span[0] == have_bytes and (not etag or not known.etag or etag == known.etag):
             return
         self.discard()
         raise RequestFault("the server answered with another part of the file", retryable=True)
@@ -321,7 +317,7 @@ class _Transfer:
             self.discard()
             raise RequestFault("the server cannot continue the download", retryable=True)
         self.was_resumed = True
-        return Download(self.part, files.hash_file(self.part), verified=False, validators=known)
+        return Download(files.hash_file(self.part), verified=False, validators=known)
 
     def _receive(self, response: httpx2.Response, have_bytes: int) -> Download:
         validators = _validators(response)
@@ -347,7 +343,7 @@ class _Transfer:
             sha256, received_bytes = sink.finish()
         if total_bytes is not None and received_bytes != total_bytes:
             raise RequestFault(f"{received_bytes} of {total_bytes} bytes arrived", retryable=True)
-        return Download(self.part, sha256, verified=False, validators=validators)
+        return Download(sha256, verified=False, validators=validators)
 
     def _unpack(self, response: httpx2.Response, encoding: str, limit_bytes: int) -> Iterator[bytes]:
         try:
@@ -431,7 +427,7 @@ def open_ranges(web: HttpClient, url: str, observer: Observer) -> "RangedFile | 
             if response.status_code != 206 or span is None:
                 return None
             start, end, size_bytes = span
-            if end != size_bytes or not 0 <= end - start <= _TAIL_BYTES:
+            if size_bytes is None or end != size_bytes or not 0 <= end - start <= _TAIL_BYTES:
                 return None
             tail = b"".join(_cut_off(response.iter_raw(), end - start))
             if len(tail) != end - start:
@@ -450,11 +446,11 @@ def _cut_off(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
             return
 
 
-def _parse_range(response: httpx2.Response) -> tuple[int, int, int] | None:
-    """Return start, end and size of the whole."""
+def _parse_range(response: httpx2.Response) -> tuple[int, int, int | None] | None:
+    """Return start, end and size of the whole, which the server may not know."""
     content_range = response.headers.get("Content-Range", "")
-    match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", content_range)
-    return (int(match[1]), int(match[2]) + 1, int(match[3])) if match else None
+    match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", content_range)
+    return (int(match[1]), int(match[2]) + 1, None if match[3] == "*" else int(match[3])) if match else None
 
 
 @dataclass(frozen=True)

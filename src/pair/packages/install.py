@@ -27,7 +27,7 @@ from pair.packages.lockfile import Locked, make_relative, refuse_links
 from pair.packages.package import PackagedIndexFiles
 from pair.packages.record import InstalledFile, Record, RecordHeader
 from pair.packages.release_index import is_older
-from pair.values import KbSource
+from pair.values import KbSource, check_kb_id
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,11 @@ class InstallRequest:
     """The only bytes that may be installed."""
     with_index: bool = True
     """Whether the engine installs the index of a package, if there is one."""
+
+    def __post_init__(self) -> None:
+        """Raises E212 for an id that the engine cannot have."""
+        if self.kb_id is not None:
+            check_kb_id(self.kb_id)
 
 
 @dataclass(frozen=True)

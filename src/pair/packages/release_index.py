@@ -58,14 +58,6 @@ class Release(msgspec.Struct, frozen=True):
     """Whether there is one beside the archive."""
     published_at: _Text = ""
 
-    def with_sidecars_of(self, other: "Release") -> "Release":
-        """Add files beside the archive: they may come later than the archive, and stay."""
-        return msgspec.structs.replace(
-            self,
-            manifest_sha256=other.manifest_sha256 or self.manifest_sha256,
-            signature=other.signature or self.signature,
-        )
-
 
 class _StoredReleases(msgspec.Struct):
     releases: list[Release]
@@ -404,7 +396,7 @@ class BucketFetcher:
         if sha256 not in {None, actual}:
             files.unlink(part)
             raise errors.checksum_failed(f"File: {url}", [f"Expected SHA-256: {sha256}", f"Actual SHA-256:   {actual}"])
-        return Download(part, actual, verified=sha256 is not None, validators=Validators())
+        return Download(actual, verified=sha256 is not None, validators=Validators())
 
     def _open(self, url: str) -> tuple[BlobStore, str]:
         folder, _, key = url.rpartition("/")
@@ -510,7 +502,12 @@ def _merge_release(place: PublishTarget, name: str, known: Release | None, given
         return given
     if known.sha256 != given.sha256:
         raise errors.version_published(place.address, f"{name} {given.version}", known.sha256, given.sha256)
-    return known.with_sidecars_of(given)
+    # Files beside the archive may come later than the archive, and stay.
+    return msgspec.structs.replace(
+        known,
+        manifest_sha256=given.manifest_sha256 or known.manifest_sha256,
+        signature=given.signature or known.signature,
+    )
 
 
 def _claim_version(place: PublishTarget, name: str, release: Release) -> None:

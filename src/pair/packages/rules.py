@@ -267,21 +267,14 @@ def find_own_name_fault(name: str) -> str | None:
 def find_tree_fault(paths: Iterable[str]) -> str | None:
     """Return why these paths may not be together in a KB package, or None."""
     paths = list(paths)
-    if (name := _find_collision(paths)) is not None:
-        return f"names differ only in case or accents: {name!r}"
-    if repositories := find_bare_repositories(paths):
-        return f"folder that git takes for a repository: {min(repositories)!r}"
-    return None
-
-
-def _find_collision(paths: Iterable[str]) -> str | None:
-    """Return the first name that equals another one where case or accents do not count, folders included."""
     spellings: dict[str, str] = {}
     for path in paths:
         for spelling in (path, *list_parents(path)):
             folded = unicodedata.normalize("NFC", spelling).casefold()
             if spellings.setdefault(folded, spelling) != spelling:
-                return spelling
+                return f"names differ only in case or accents: {spelling!r}"
+    if repositories := find_bare_repositories(paths):
+        return f"folder that git takes for a repository: {min(repositories)!r}"
     return None
 
 
@@ -401,13 +394,9 @@ def find_label_fault(name: str, version: str) -> str | None:
     for what, text in (("name", name), ("version", version)):
         if not text.strip():
             return f"{what} is empty"
-        if not is_on_one_line(text):
+        if re.match(_ON_ONE_LINE, text) is None:
             return f"{what} {text!r} must be text on one line"
     return None
-
-
-def is_on_one_line(text: str) -> bool:
-    return re.match(_ON_ONE_LINE, text) is not None
 
 
 def find_file_name_fault(name: str) -> str | None:

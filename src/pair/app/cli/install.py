@@ -88,8 +88,7 @@ def install(
         context.show(value, *(lines or ["nothing is locked"]))
         return
     folder = Path(target) if target is not None else installer.default_target
-    known_as = installer.check_kb_id(kb_id)
-    request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
+    request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=kb_id, with_index=not no_index)
     report = installer.apply(request, installer.resolve(source, offline=offline), offline=offline)
     context.show(report.to_json(), *_format_report(report))
 
@@ -116,8 +115,7 @@ def update(
     """
     installer = context.installer()
     folder = Path(target) if target is not None else installer.default_target
-    known_as = installer.check_kb_id(kb_id)
-    request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
+    request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=kb_id, with_index=not no_index)
     report = installer.apply(request, installer.resolve_update(source, folder, offline=offline), offline=offline)
     context.show(report.to_json(), *_format_report(report))
 
