@@ -216,7 +216,6 @@ class Installer:
     ) -> InstallReport:
         """`as_a_whole`: fetch also what the engine seems to have."""
         token, settings, signatures = uuid.uuid4().hex[:12], self.settings.sources, self._signatures()
-        default_target = self.default_target
         with contextlib.ExitStack() as stack:
             with files.storage_errors():
                 scratch = files.resolve(request.target)
@@ -224,8 +223,7 @@ class Installer:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
                 scratch = files.resolve(Path(temporary) / "kb")
             fetcher = self._open_fetcher(source, stack) if source.requires_download and not offline else None
-            cache = self._cache(token)
-            kb_id = request.kb_id or record.find_kb_id(request.target, default_target=default_target)
+            kb_id = request.kb_id or record.find_kb_id(request.target, default_target=self.default_target)
 
             @functools.cache
             def open_index() -> "EngineIndexInstaller":
@@ -236,9 +234,9 @@ class Installer:
             selection = IndexSelection(request.with_index)
             if not as_a_whole:
                 selection = IndexSelection(request.with_index, lambda path: open_index().holds(path))
-            contents = SourceContents(cache, fetcher, settings, token, signatures, selection)
+            contents = SourceContents(self._cache(token), fetcher, settings, token, signatures, selection)
             content = stack.enter_context(
-                contents.offer(source, request.target, offline=offline, revalidate=revalidate, scratch=scratch)
+                contents.offer(source, request.target, revalidate=revalidate, scratch=scratch)
             )
             return Installation(request, kb_id, self.clock, self.observer, token, open_index).apply(content)
 

@@ -103,9 +103,13 @@ class Cache:
         """Give the entry of a KB, fetched if need be; it is not replaced while the block runs."""
         with files.storage_errors(), contextlib.ExitStack() as lock:
             key = make_cache_key(source, _address(source))
-            path = self.folder / ".locks" / f"{key}.lock"
+            path, say = self.folder / ".locks" / f"{key}.lock", self.observer.say
             try:
-                lock.enter_context(files.exclusive_lock(path, on_wait=self._say_waiting))
+                lock.enter_context(
+                    files.exclusive_lock(
+                        path, on_wait=lambda holder: say(f"waiting for {holder}, which is fetching the same KB")
+                    )
+                )
             except OSError:
                 # A read-only cache cannot be locked, and need not be when it has the entry.
                 if self._find(key, source) is None:
@@ -156,9 +160,6 @@ class Cache:
 
     def _release_path(self, feed: str) -> Path:
         return self.folder / ".releases" / f"{hashlib.sha256(feed.encode()).hexdigest()}.json"
-
-    def _say_waiting(self, holder: str) -> None:
-        self.observer.say(f"waiting for {holder}, which is fetching the same KB")
 
     def _find(self, key: str, source: KbSource) -> CacheEntry | None:
         """Return an entry that was made from this very address: versions of two repositories may be equal."""

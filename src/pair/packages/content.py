@@ -125,10 +125,9 @@ class SourceContents:
     selection: IndexSelection
     """What of an index is needed; the rest is not unpacked."""
 
-    @contextlib.contextmanager
     def offer(
-        self, source: KbSource, target: Path, *, offline: bool, revalidate: bool, scratch: Path
-    ) -> Iterator[SourceContent]:
+        self, source: KbSource, target: Path, *, revalidate: bool, scratch: Path
+    ) -> AbstractContextManager[SourceContent]:
         """Give the content of a source. Raises E007 rather than download, E017.
 
         `revalidate` asks the server whether a cached KB is still current. `scratch` is a path beside which an archive
@@ -140,19 +139,16 @@ class SourceContents:
             kind = "a folder" if is_folder else "a git repository"
             self.signatures.refuse_unsigned(rules.hide_credentials(source.location), f"{kind} carries none")
         if source.requires_download:
-            if offline or self.fetcher is None:
+            if self.fetcher is None:
                 raise errors.download_while_offline()  # source-11
-            with self._offer_download(source, target, self.fetcher, revalidate=revalidate) as content:
-                yield content
-        elif is_folder:
-            yield _offer_folder(source, target)
-        elif path.is_file():
-            with self._offer_archive(source, scratch) as content:
-                yield content
-        elif path.exists():
+            return self._offer_download(source, target, self.fetcher, revalidate=revalidate)
+        if is_folder:
+            return contextlib.nullcontext(_offer_folder(source, target))
+        if path.is_file():
+            return self._offer_archive(source, scratch)
+        if path.exists():
             raise errors.source_format_unknown(source.location, suggestion="It is neither a folder nor a file.")
-        else:
-            raise errors.source_path_missing(source.location)
+        raise errors.source_path_missing(source.location)
 
     # A download
 

@@ -82,16 +82,8 @@ class Downloader:
                     reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
                     raise self._checksum_error(f"File: {shown}", reason)
                 self.observer.say(f"unverified: no SHA-256 is published for {shown}")
-            transfer = _Transfer(
-                self.web,
-                url,
-                part,
-                self.observer,
-                conditions=known.validators.conditions() if known is not None else {},
-                announced_bytes=head.size_bytes,
-                limit_bytes=self.settings.max_download_bytes,
-                is_checked=expected is not None,
-            )
+            conditions = known.validators.conditions() if known is not None else {}
+            transfer = _Transfer(self, url, part, conditions, head.size_bytes, is_checked=expected is not None)
             download = self._transfer_verified(transfer, expected)
         except RequestFault as fault:
             raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
@@ -237,13 +229,11 @@ def _retry_while_progressing(
 class _Transfer:
     """The GET of one file into its part file, over as many requests as it takes."""
 
-    web: HttpClient
+    downloader: Downloader
     url: str
     part: Path
-    observer: Observer
     conditions: dict[str, str]
     announced_bytes: int | None
-    limit_bytes: int
     is_checked: bool
     """Whether a checksum will tell that the parts belong together."""
     was_resumed: bool = False
@@ -255,7 +245,8 @@ class _Transfer:
 
     def run(self) -> Download | None:
         files.make_folder(self.part.parent)
-        return _retry_while_progressing(self.web, self._attempt, self._count_arrived, self.observer.say)
+        web, say = self.downloader.web, self.downloader.observer.say
+        return _retry_while_progressing(web, self._attempt, self._count_arrived, say)
 
     def check_announced_length(self) -> None:
         """Compare with HEAD, the only witness of the length without a checksum."""
@@ -276,7 +267,7 @@ class _Transfer:
                 headers["If-Range"] = known.for_range
         else:
             headers |= self.conditions
-        with self.web.open("GET", self.url, headers) as response:
+        with self.downloader.web.open("GET", self.url, headers) as response:
             status = response.status_code
             if status == 304 and self.conditions:
                 return None
@@ -320,14 +311,14 @@ class _Transfer:
         return Download(files.hash_file(self.part), verified=False, validators=known)
 
     def _receive(self, response: httpx2.Response, have_bytes: int) -> Download:
-        validators = _validators(response)
+        validators, limit_bytes = _validators(response), self.downloader.settings.max_download_bytes
         encoding = response.headers.get("Content-Encoding", "")
         rest_bytes = _content_length(response)
         self.was_encoded = encoding not in {"", "identity"}
         total_bytes = None if self.was_encoded or rest_bytes is None else have_bytes + rest_bytes
-        if total_bytes is not None and total_bytes > self.limit_bytes:
+        if total_bytes is not None and total_bytes > limit_bytes:
             self.discard()
-            raise _too_large(self.url, self.limit_bytes)
+            raise _too_large(self.url, limit_bytes)
         if have_bytes == 0:
             self._begin_part(validators)
         if total_bytes is not None:
@@ -336,8 +327,8 @@ class _Transfer:
                 reason = f"no space left on the disk: {needed_bytes} bytes needed, {free_bytes} free"
                 raise errors.storage_failed(str(self.part.parent), reason)
         with _Sink(self.part, have_bytes) as sink:
-            with self.observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
-                for chunk in self._unpack(response, encoding, self.limit_bytes - have_bytes):
+            with self.downloader.observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
+                for chunk in self._unpack(response, encoding, limit_bytes - have_bytes):
                     sink.write(chunk)
                     advance(len(chunk))
             sha256, received_bytes = sink.finish()
@@ -352,7 +343,7 @@ class _Transfer:
             if not fault.is_too_long:
                 raise RequestFault(str(fault)) from fault
             self.discard()
-            raise _too_large(self.url, self.limit_bytes) from fault
+            raise _too_large(self.url, self.downloader.settings.max_download_bytes) from fault
 
     def _begin_part(self, validators: Validators) -> None:
         """Empty the part, then write the note that makes it resumable."""
