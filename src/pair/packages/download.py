@@ -116,19 +116,21 @@ class Downloader:
         """Return the `.minisig` beside an archive, if there is one. Raises E005 for what may pass, else E017."""
         address = rules.append_suffix(url, rules.SIGNATURE_SUFFIX)
         try:
-            answer = self.web.read(address, {}, limit_bytes=rules.SIGNATURE_LIMIT_BYTES)
+            return self._read_if_any(address, rules.SIGNATURE_LIMIT_BYTES)
         except RequestFault as fault:
             if fault.retryable or not fault.was_reached:
                 raise errors.download_failed(rules.hide_credentials(address), fault.reason) from fault
-            raise self._signature_error(url, fault.reason) from fault
+            reason = f"it cannot be read: {fault.reason}"
+            raise errors.signature_refused(rules.hide_credentials(url), reason, "", []) from fault
+
+    def _read_if_any(self, address: str, limit_bytes: int) -> bytes | None:
+        """Return a small file; None when there is none. Raises RequestFault."""
+        answer = self.web.read(address, {}, limit_bytes=limit_bytes)
         if answer.status in {404, 410}:
             return None
         if answer.status != 200:
-            raise self._signature_error(url, f"HTTP {answer.status}")
+            raise RequestFault(f"HTTP {answer.status}")
         return answer.body
-
-    def _signature_error(self, url: str, reason: str) -> errors.DataError:
-        return errors.signature_refused(rules.hide_credentials(url), f"it cannot be read: {reason}", "", [])
 
     def _look(self, url: str) -> _RemoteHead:
         """Ask with HEAD; a server without HEAD, or one that lies about the length with 0, is no obstacle."""
@@ -154,14 +156,12 @@ class Downloader:
         address = rules.append_suffix(url, ".sha256")
         subject = f"Checksum file: {rules.hide_credentials(address)}"
         try:
-            answer = self.web.read(address, {}, limit_bytes=_CHECKSUM_LIMIT_BYTES)
+            content = self._read_if_any(address, _CHECKSUM_LIMIT_BYTES)
         except RequestFault as fault:
             raise self._checksum_error(subject, f"It cannot be read: {fault.reason}") from fault
-        if answer.status in {404, 410}:
+        if content is None:
             return None
-        if answer.status != 200:
-            raise self._checksum_error(subject, f"It cannot be read: HTTP {answer.status}")
-        checksum = rules.parse_checksum(answer.body.decode("utf-8", errors="replace"), _file_name(url))
+        checksum = rules.parse_checksum(content.decode("utf-8", errors="replace"), _file_name(url))
         if checksum is None:
             raise self._checksum_error(subject, "It holds no SHA-256 for this archive")
         return checksum
