@@ -17,7 +17,7 @@ from pair.clock import Clock, SystemClock
 from pair.kb.open import blob_store, new_id, pause_before
 from pair.packages import lockfile, record, release_index, resolve
 from pair.packages.cache import Cache
-from pair.packages.content import DamagedCopyError, Fetcher, Observer, SourceContents
+from pair.packages.content import DamagedCopyError, Observer, SourceContents
 from pair.packages.install import Installation, InstallReport, InstallRequest
 from pair.packages.lockfile import Lock, Locked, LockedKb, drift
 from pair.packages.package import (
@@ -40,6 +40,7 @@ from pair.values import KbSource
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
     from pair.kb.package_index import EngineIndexInstaller
+    from pair.packages.content import Fetcher
     from pair.packages.signing import TrustedKeys
     from pair.web.http_client import HttpClient
 
@@ -240,7 +241,7 @@ class Installer:
             )
             return Installation(request, kb_id, self.clock, self.observer, token, open_index).apply(content)
 
-    def _open_fetcher(self, source: KbSource, stack: contextlib.ExitStack) -> Fetcher:
+    def _open_fetcher(self, source: KbSource, stack: contextlib.ExitStack) -> "Fetcher":
         if is_in_bucket(source.location):
             return BucketFetcher(self._open_store, self.settings.sources)
         from pair.packages.download import Downloader  # noqa: PLC0415 - loads the network

@@ -12,17 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pair import errors, files
 from pair.packages import archive, folders, package, rules
 from pair.packages.cache import Cache, CacheEntry, Facts, Validators
 from pair.packages.package import IndexSelection, PackagedIndexFiles, PackageManifest
-from pair.packages.partial_download import RemotePackage, download_missing
+from pair.packages.partial_download import download_missing
 from pair.values import KbSource
 
 if TYPE_CHECKING:
+    from pair.packages.download import Downloader
+    from pair.packages.release_index import BucketFetcher
     from pair.packages.signing import TrustedKeys
+
+    Fetcher: TypeAlias = Downloader | BucketFetcher
 
 logger = logging.getLogger(__name__)
 
@@ -55,22 +59,6 @@ def discard_part(part: Path) -> None:
 def note_path(part: Path) -> Path:
     """Return the path of the note that makes a part resumable: it says of which version the part is."""
     return part.with_name(part.name + ".json")
-
-
-class Fetcher(Protocol):
-    """Fetches archives. `sha256`: published by the release index."""
-
-    def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
-        """Return None for an archive that can only be fetched as a whole."""
-        ...
-
-    def signature(self, url: str) -> bytes | None:
-        """Return the `.minisig` beside an archive, if there is one."""
-        ...
-
-    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
-        """Download into `part`; None when what is known is still current."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +106,7 @@ class SourceContents:
     """Gets the content of sources. Without a fetcher nothing is downloaded, without keys no signature is checked."""
 
     cache: Cache
-    fetcher: Fetcher | None
+    fetcher: "Fetcher | None"
     settings: rules.SourcesSettings
     token: str
     signatures: "TrustedKeys | None"
@@ -154,7 +142,7 @@ class SourceContents:
 
     @contextlib.contextmanager
     def _offer_download(
-        self, source: KbSource, target: Path, fetcher: Fetcher, *, revalidate: bool
+        self, source: KbSource, target: Path, fetcher: "Fetcher", *, revalidate: bool
     ) -> Iterator[SourceContent]:
         def fill(earlier: CacheEntry | None, folder: Path) -> Facts | None:
             if source.type == "git":
@@ -190,7 +178,7 @@ class SourceContents:
         is_published = source.sha256 is None or (facts.identity == source.sha256 and is_same_manifest)
         return is_checked and is_signed and has_index and is_published
 
-    def _fill(self, source: KbSource, earlier: CacheEntry | None, folder: Path, fetcher: Fetcher) -> Facts | None:
+    def _fill(self, source: KbSource, earlier: CacheEntry | None, folder: Path, fetcher: "Fetcher") -> Facts | None:
         known = earlier.facts if earlier is not None else None
         shown = rules.hide_credentials(source.location)
         signature = None
@@ -327,7 +315,12 @@ def _offer_folder(source: KbSource, target: Path) -> SourceContent:
     if real_folder.is_relative_to(real_target):
         raise errors.source_overlaps_target(str(folder), str(target))
     with files.storage_errors():
-        installation = _list_installation(folder, real_folder, real_target)
+        installation: list[Path] = []  # in the source folder, and no part of the KB
+        if real_target.is_relative_to(real_folder):
+            inside = real_target.relative_to(real_folder)
+            installation = [folder / inside, folder / inside.with_name(f".{inside.name}.lock")]
+            if inside.parent.name == ".pair":
+                installation.append(folder / inside.parent)
         kb_files = folders.list_kb_files(folder, leave_out=installation)
         manifest = _read_manifest(folder) if (folder / rules.MANIFEST_NAME).is_file() else None
 
@@ -344,16 +337,6 @@ def _offer_folder(source: KbSource, target: Path) -> SourceContent:
 
 def _read_manifest(folder: Path) -> PackageManifest | None:
     return package.parse_manifest((folder / rules.MANIFEST_NAME).read_bytes())
-
-
-def _list_installation(folder: Path, real_folder: Path, real_target: Path) -> list[Path]:
-    """Return the paths of an installation inside a source folder, which do not belong to the KB."""
-    if not real_target.is_relative_to(real_folder):
-        return []
-    inside = real_target.relative_to(real_folder)
-    lock = inside.with_name(f".{inside.name}.lock")
-    paths = [inside, lock] + ([inside.parent] if inside.parent.name == ".pair" else [])
-    return [folder / path for path in paths]
 
 
 # ── git repositories ───────────────────────────────────────────────────────────────────────────────

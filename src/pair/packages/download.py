@@ -92,7 +92,7 @@ class Downloader:
         return download
 
     def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
-        """Raises E005, E006."""
+        """Return None for an archive that can only be fetched as a whole. Raises E005, E006."""
         try:
             answer = self.web.read(
                 rules.append_suffix(url, rules.MANIFEST_SUFFIX), {}, limit_bytes=rules.MANIFEST_LIMIT_BYTES

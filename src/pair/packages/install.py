@@ -229,11 +229,6 @@ class Installation:
             )
         return staged.publish(edited, deleted.union(plan.removed, staged.differing))
 
-    def _is_index_current(self, header: RecordHeader) -> bool:
-        if not self.request.with_index or not header.embedder:
-            return True
-        return bool(header.index_sha256) and self.open_index().is_current(header.index_sha256)
-
     def _refuse_other_release(self, offer: SourceContent, kb: KbFolder, header: RecordHeader | None) -> None:
         """Refuse a manifest, which a signature covers, that differs from the release index: it may be an old one."""
         source, manifest = offer.source, kb.manifest
@@ -272,6 +267,7 @@ class Installation:
 
     def _is_current(self, header: RecordHeader, offer: SourceContent, current: folders.FileListing) -> bool:
         locked = self.request.locked
+        needs_index = self.request.with_index and header.embedder != ""
         origin = {name: getattr(header, name) for name in ("archive_sha256", "commit", "content_sha256")}
         return (
             not self.request.force
@@ -282,7 +278,7 @@ class Installation:
             and _strip_users(offer.source) == header.source
             and header.source_fingerprint == offer.fingerprint
             and header.target_fingerprint == current.fingerprint()
-            and self._is_index_current(header)
+            and (not needs_index or (header.index_sha256 != "" and self.open_index().is_current(header.index_sha256)))
         )
 
     def _compare(self, offer: SourceContent, kb: KbFolder, current: folders.FileListing) -> _FileComparison:

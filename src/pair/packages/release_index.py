@@ -364,7 +364,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class BucketFetcher:
-    """Fetches archives from buckets."""
+    """Fetches archives from buckets, as `Downloader` does over HTTP."""
 
     store_at: Callable[[str], BlobStore]
     """Returns the store at an address."""
@@ -383,7 +383,7 @@ class BucketFetcher:
         return store.get_range(key + rules.SIGNATURE_SUFFIX, 0, rules.SIGNATURE_LIMIT_BYTES)
 
     def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
-        """Download as the contract says. A broken transfer starts over."""
+        """Download as `Downloader.fetch` does. A broken transfer starts over."""
         if known is not None and sha256 == known.identity:
             return None
         files.make_folder(part.parent)
