@@ -51,6 +51,15 @@ def test_installing_again_changes_nothing(workplace: Workplace) -> None:
     assert whole_state(workplace.target) == before
 
 
+def test_a_file_whose_name_is_not_unicode_is_skipped(workplace: Workplace) -> None:
+    kb = write_files(workplace.folder / "kb", SMALL_KB)
+    Path(os.fsdecode(os.fsencode(kb) + b"/caf\xe9.md")).write_text("text")
+    done = workplace.pair("install", "--source", "./kb")
+    assert done.status == 0, done.stderr
+    assert "skipped caf\\udce9.md: name is not valid Unicode" in done.stderr
+    assert workplace.pair("verify", workplace.target).status == 0
+
+
 @pytest.mark.rule("source-26")
 def test_install_refuses_to_overwrite_a_file_it_did_not_install(workplace: Workplace) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)

@@ -18,7 +18,7 @@ from pair import errors, files
 from pair.ai.summariser import ExtractiveSummariser
 from pair.engine.maintenance.diff import CURRENT, ManifestDiff
 from pair.kb.open import document_loader, open_kb
-from pair.packages import archive, file_listing, package, record
+from pair.packages import archive, folders, package, record
 from pair.packages.rules import MANIFEST_NAME, is_local_path, is_of_index
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
@@ -181,8 +181,8 @@ class _FolderSide:
     """Whether its manifest.json describes the other files."""
 
     def hash_files(self) -> dict[str, str]:
-        listed = file_listing.list_kb_files(self.folder).listing.files
-        return file_listing.hash_files(self.folder, [path for path in listed if self._counts(path)])
+        listed = folders.list_kb_files(self.folder).files
+        return folders.hash_files(self.folder, [path for path in listed if self._counts(path)])
 
     def find_sources(self) -> dict[str, FileSeen]:
         """Return the files that sync would look at."""

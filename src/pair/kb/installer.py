@@ -16,22 +16,31 @@ from pair import errors, files
 from pair.clock import Clock, SystemClock
 from pair.kb.open import blob_store, new_id, pause_before
 from pair.packages import lockfile, record, release_index, resolve
-from pair.packages import verify as checks
 from pair.packages.cache import Cache
-from pair.packages.content import DamagedCopyError, Fetcher, Observer, SourceContents
+from pair.packages.content import DamagedCopyError, Observer, SourceContents
 from pair.packages.install import Installation, InstallReport, InstallRequest
-from pair.packages.lockfile import Lock, LockedKb, drift
-from pair.packages.package import IndexSelection, IndexToPackage, Label, PackageReport, make_package
+from pair.packages.lockfile import Lock, Locked, LockedKb, drift
+from pair.packages.package import (
+    Description,
+    IndexSelection,
+    IndexToPackage,
+    Label,
+    PackageReport,
+    Verification,
+    describe,
+    make_package,
+    verify,
+)
 from pair.packages.release_index import BucketFetcher, BucketTarget, FolderTarget, PublishReport, PublishTarget
 from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
 from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
-from pair.packages.verify import Description
 from pair.settings import Settings
-from pair.values import KbSource, check_kb_id
+from pair.values import KbSource
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
     from pair.kb.package_index import EngineIndexInstaller
+    from pair.packages.content import Fetcher
     from pair.packages.signing import TrustedKeys
     from pair.web.http_client import HttpClient
 
@@ -74,10 +83,6 @@ class Installer:
     @property
     def default_target(self) -> Path:
         return files.expand_path(self.settings.kb.sources_dir)
-
-    def check_kb_id(self, kb_id: str | None) -> str | None:
-        """Return the id itself. Raises E212 for one that the engine cannot have."""
-        return None if kb_id is None else check_kb_id(kb_id)
 
     # Resolve a source
 
@@ -212,7 +217,6 @@ class Installer:
     ) -> InstallReport:
         """`as_a_whole`: fetch also what the engine seems to have."""
         token, settings, signatures = uuid.uuid4().hex[:12], self.settings.sources, self._signatures()
-        default_target = self.default_target
         with contextlib.ExitStack() as stack:
             with files.storage_errors():
                 scratch = files.resolve(request.target)
@@ -220,8 +224,7 @@ class Installer:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
                 scratch = files.resolve(Path(temporary) / "kb")
             fetcher = self._open_fetcher(source, stack) if source.requires_download and not offline else None
-            cache = self._cache(token)
-            kb_id = request.kb_id or record.find_kb_id(request.target, default_target=default_target)
+            kb_id = request.kb_id or record.find_kb_id(request.target, default_target=self.default_target)
 
             @functools.cache
             def open_index() -> "EngineIndexInstaller":
@@ -232,13 +235,13 @@ class Installer:
             selection = IndexSelection(request.with_index)
             if not as_a_whole:
                 selection = IndexSelection(request.with_index, lambda path: open_index().holds(path))
-            contents = SourceContents(cache, fetcher, settings, token, signatures, selection)
+            contents = SourceContents(self._cache(token), fetcher, settings, token, signatures, selection)
             content = stack.enter_context(
-                contents.offer(source, request.target, offline=offline, revalidate=revalidate, scratch=scratch)
+                contents.offer(source, request.target, revalidate=revalidate, scratch=scratch)
             )
             return Installation(request, kb_id, self.clock, self.observer, token, open_index).apply(content)
 
-    def _open_fetcher(self, source: KbSource, stack: contextlib.ExitStack) -> Fetcher:
+    def _open_fetcher(self, source: KbSource, stack: contextlib.ExitStack) -> "Fetcher":
         if is_in_bucket(source.location):
             return BucketFetcher(self._open_store, self.settings.sources)
         from pair.packages.download import Downloader  # noqa: PLC0415 - loads the network
@@ -299,10 +302,10 @@ class Installer:
 
             return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
 
-    def verify(self, path: Path, identity: str | None = None) -> checks.Verification:
+    def verify(self, path: Path, identity: str | None = None) -> Verification:
         """`identity`: the key that must have signed it; without one, those of the settings count."""
         if identity is None:
-            return checks.verify(path, self.settings.sources, self._signatures())
+            return verify(path, self.settings.sources, self._signatures())
         from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
 
         try:
@@ -311,10 +314,10 @@ class Installer:
             raise errors.key_unusable(identity, str(fault)) from fault
         if path.is_dir():
             trusted.refuse_unsigned(str(path), "a folder carries none")
-        return checks.verify(path, self.settings.sources, trusted)
+        return verify(path, self.settings.sources, trusted)
 
     def describe(self, path: Path) -> Description:
-        return checks.describe(path, self.settings.sources)
+        return describe(path, self.settings.sources)
 
     def describe_installed(self) -> Description | None:
         """Describe what is in the default target, if anything."""
@@ -427,15 +430,6 @@ class LockReport:
 
 
 @dataclass(frozen=True)
-class LockedInstall:
-    lock: Path
-    reports: tuple[InstallReport, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"command": "install", "lock": str(self.lock), "kbs": [report.to_json() for report in self.reports]}
-
-
-@dataclass(frozen=True)
 class LockService:
     """Writes, checks and installs one lockfile."""
 
@@ -485,7 +479,7 @@ class LockService:
 
     def install(
         self, target: Path | None, *, force: bool, dry_run: bool, offline: bool, with_index: bool = True
-    ) -> LockedInstall:
+    ) -> list[InstallReport]:
         """Install what is locked, or what is locked for one target. Raises E022, E023.
 
         All KBs are fetched and checked before the first one changes.
@@ -505,16 +499,15 @@ class LockService:
                 target=lock.target_of(kb),
                 force=force,
                 dry_run=dry_run,
-                kb_id=self.installer.check_kb_id(kb.id),
-                locked=lock.locked(kb),
+                kb_id=kb.id,
+                locked=Locked(self.path, kb),
                 with_index=with_index,
             )
             planned.append((request, self.installer.resolve_locked(kb, self.path, offline=offline)))
         if len(planned) > 1:
             for request, source in planned:
                 self._apply(dataclasses.replace(request, dry_run=True), source, offline=offline)
-        reports = [self._apply(request, source, offline=offline) for request, source in planned]
-        return LockedInstall(self.path, tuple(reports))
+        return [self._apply(request, source, offline=offline) for request, source in planned]
 
     def _apply(self, request: InstallRequest, source: KbSource, *, offline: bool) -> InstallReport:
         """Install; ask the server again when a cached copy of unknown bytes may be older than what is locked."""

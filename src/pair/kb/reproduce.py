@@ -82,15 +82,6 @@ class ReproduceReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """The KB to search, if it is not the one that the answer names."""
-
-    kb_id: str | None = None
-    at: str | None = None
-    package: Path | None = None
-
-
 def read_answer(path: Path) -> tuple[Retrieval, ...]:
     """Return how the passages of a stored answer were retrieved. Raises E232, E233, E010."""
     with files.storage_errors():
@@ -120,9 +111,14 @@ def read_answer(path: Path) -> tuple[Retrieval, ...]:
     return retrievals
 
 
-def reproduce(settings: Settings, asked: Retrieval, where: Where) -> ReproduceReport:
-    """Raises E201, E218 for a version that is named here, E304, and what a search raises."""
-    with _open(settings, asked, where) as kb:
+def reproduce(
+    settings: Settings, asked: Retrieval, *, kb_id: str | None, at: str | None, package: Path | None
+) -> ReproduceReport:
+    """Repeat a retrieval in the version that the answer names, unless another KB, version or package is given.
+
+    Raises E201, E218 for a version that is named here, E304, and what a search raises.
+    """
+    with open_package(package, settings) if package is not None else _open(settings, asked, kb_id, at) as kb:
         hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True)
         again = {passage.place: (rank, passage) for rank, passage in enumerate(map(FoundPassage.of, hits), 1)}
         recorded = {passage.place for passage in asked.passages}
@@ -144,15 +140,10 @@ def reproduce(settings: Settings, asked: Retrieval, where: Where) -> ReproduceRe
 
 
 @contextlib.contextmanager
-def _open(settings: Settings, asked: Retrieval, where: Where) -> "Iterator[KnowledgeBase]":
-    if where.package is not None:
-        with open_package(where.package, settings) as kb:
-            yield kb
-        return
-    kb_id = where.kb_id or asked.kb_id
+def _open(settings: Settings, asked: Retrieval, kb_id: str | None, at: str | None) -> "Iterator[KnowledgeBase]":
+    kb_id = kb_id or asked.kb_id
     if ":" in kb_id:
         raise errors.reproduce_elsewhere(kb_id)
-    at = where.at
     if at is None:
         with open_kb(kb_id, settings=settings, at=asked.manifest_version) as then:
             version = None

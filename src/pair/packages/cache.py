@@ -19,7 +19,7 @@ import msgspec
 
 from pair import files
 from pair.clock import Clock, to_timestamp
-from pair.packages import atomic_swap
+from pair.packages import folders
 from pair.packages.rules import ENTRY_NAME, hide_credentials, is_named_by_content, make_cache_key, stays_inside
 from pair.values import KbSource
 
@@ -103,9 +103,13 @@ class Cache:
         """Give the entry of a KB, fetched if need be; it is not replaced while the block runs."""
         with files.storage_errors(), contextlib.ExitStack() as lock:
             key = make_cache_key(source, _address(source))
-            path = self.folder / ".locks" / f"{key}.lock"
+            path, say = self.folder / ".locks" / f"{key}.lock", self.observer.say
             try:
-                lock.enter_context(files.exclusive_lock(path, on_wait=self._say_waiting))
+                lock.enter_context(
+                    files.exclusive_lock(
+                        path, on_wait=lambda holder: say(f"waiting for {holder}, which is fetching the same KB")
+                    )
+                )
             except OSError:
                 # A read-only cache cannot be locked, and need not be when it has the entry.
                 if self._find(key, source) is None:
@@ -157,9 +161,6 @@ class Cache:
     def _release_path(self, feed: str) -> Path:
         return self.folder / ".releases" / f"{hashlib.sha256(feed.encode()).hexdigest()}.json"
 
-    def _say_waiting(self, holder: str) -> None:
-        self.observer.say(f"waiting for {holder}, which is fetching the same KB")
-
     def _find(self, key: str, source: KbSource) -> CacheEntry | None:
         """Return an entry that was made from this very address: versions of two repositories may be equal."""
         folder = self.folder / key
@@ -175,9 +176,9 @@ class Cache:
 
     def _fill(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
         folder = self.folder / key
-        atomic_swap.clear_leftovers(folder)
+        folders.clear_leftovers(folder)
         # An address whose version is taken by another one, or an entry of an older layout, is replaced as a whole.
-        staged = atomic_swap.make_staging(folder, self.token)
+        staged = folders.make_staging(folder, self.token)
         try:
             staged.rmdir()
             facts = fill(earlier, staged)
@@ -192,7 +193,7 @@ class Cache:
                 **msgspec.structs.asdict(facts),
             }
             files.write_atomically(staged / ENTRY_NAME, json.dumps(value).encode())
-            atomic_swap.put_in_place(staged, folder)
+            folders.put_in_place(staged, folder)
         finally:
             files.remove_tree(staged.parent)
         logger.debug("cache entry made", extra={"key": key, "identity": facts.identity})

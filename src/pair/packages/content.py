@@ -2,22 +2,33 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pair import errors, files
-from pair.packages import archive, atomic_swap, file_listing, git, package, rules
+from pair.packages import archive, folders, package, rules
 from pair.packages.cache import Cache, CacheEntry, Facts, Validators
 from pair.packages.package import IndexSelection, PackagedIndexFiles, PackageManifest
-from pair.packages.partial_download import RemotePackage, download_missing
+from pair.packages.partial_download import download_missing
 from pair.values import KbSource
 
 if TYPE_CHECKING:
+    from pair.packages.download import Downloader
+    from pair.packages.release_index import BucketFetcher
     from pair.packages.signing import TrustedKeys
+
+    Fetcher: TypeAlias = Downloader | BucketFetcher
+
+logger = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
@@ -34,36 +45,20 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Download:
-    path: Path
     sha256: str
     verified: bool
     validators: Validators
 
-    def discard(self) -> None:
-        """Delete an archive that is of no more use; until then a killed process finds it again."""
-        files.unlink(self.path, missing_ok=True)
-        files.unlink(note_path(self.path), missing_ok=True)
+
+def discard_part(part: Path) -> None:
+    """Delete an archive that is of no more use; until then a killed process finds it again."""
+    files.unlink(part, missing_ok=True)
+    files.unlink(note_path(part), missing_ok=True)
 
 
 def note_path(part: Path) -> Path:
     """Return the path of the note that makes a part resumable: it says of which version the part is."""
     return part.with_name(part.name + ".json")
-
-
-class Fetcher(Protocol):
-    """Fetches archives. `sha256`: published by the release index."""
-
-    def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
-        """Return None for an archive that can only be fetched as a whole."""
-        ...
-
-    def signature(self, url: str) -> bytes | None:
-        """Return the `.minisig` beside an archive, if there is one."""
-        ...
-
-    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
-        """Download into `part`; None when what is known is still current."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +68,6 @@ class OfferedFile:
     sha256: str | None
     size_bytes: int
     mtime_ns: int
-
-    def looks_like(self, size_bytes: int, mtime_ns: int) -> bool:
-        return (self.size_bytes, self.mtime_ns) == (size_bytes, mtime_ns)
 
 
 @dataclass(frozen=True)
@@ -114,17 +106,16 @@ class SourceContents:
     """Gets the content of sources. Without a fetcher nothing is downloaded, without keys no signature is checked."""
 
     cache: Cache
-    fetcher: Fetcher | None
+    fetcher: "Fetcher | None"
     settings: rules.SourcesSettings
     token: str
     signatures: "TrustedKeys | None"
     selection: IndexSelection
     """What of an index is needed; the rest is not unpacked."""
 
-    @contextlib.contextmanager
     def offer(
-        self, source: KbSource, target: Path, *, offline: bool, revalidate: bool, scratch: Path
-    ) -> Iterator[SourceContent]:
+        self, source: KbSource, target: Path, *, revalidate: bool, scratch: Path
+    ) -> AbstractContextManager[SourceContent]:
         """Give the content of a source. Raises E007 rather than download, E017.
 
         `revalidate` asks the server whether a cached KB is still current. `scratch` is a path beside which an archive
@@ -136,32 +127,29 @@ class SourceContents:
             kind = "a folder" if is_folder else "a git repository"
             self.signatures.refuse_unsigned(rules.hide_credentials(source.location), f"{kind} carries none")
         if source.requires_download:
-            if offline or self.fetcher is None:
+            if self.fetcher is None:
                 raise errors.download_while_offline()  # source-11
-            with self._offer_download(source, target, self.fetcher, revalidate=revalidate) as content:
-                yield content
-        elif is_folder:
-            yield _offer_folder(source, target)
-        elif path.is_file():
-            with self._offer_archive(source, scratch) as content:
-                yield content
-        elif path.exists():
+            return self._offer_download(source, target, self.fetcher, revalidate=revalidate)
+        if is_folder:
+            return contextlib.nullcontext(_offer_folder(source, target))
+        if path.is_file():
+            return self._offer_archive(source, scratch)
+        if path.exists():
             raise errors.source_format_unknown(source.location, suggestion="It is neither a folder nor a file.")
-        else:
-            raise errors.source_path_missing(source.location)
+        raise errors.source_path_missing(source.location)
 
     # A download
 
     @contextlib.contextmanager
     def _offer_download(
-        self, source: KbSource, target: Path, fetcher: Fetcher, *, revalidate: bool
+        self, source: KbSource, target: Path, fetcher: "Fetcher", *, revalidate: bool
     ) -> Iterator[SourceContent]:
         def fill(earlier: CacheEntry | None, folder: Path) -> Facts | None:
             if source.type == "git":
-                if earlier is not None and git.remote_commit(source.location) == earlier.facts.identity:
+                if earlier is not None and _find_remote_commit(source.location) == earlier.facts.identity:
                     return None
-                commit = git.check_out(source.location, folder)
-                hashes = file_listing.hash_files(folder, file_listing.list_kb_files(folder).listing.files)
+                commit = _check_out(source.location, folder)
+                hashes = folders.hash_files(folder, folders.list_kb_files(folder).files)
                 return Facts(commit, verified=False, etag=None, last_modified=None, hashes=hashes)
             facts = download_missing(self, source, earlier, folder, target)
             return facts or self._fill(source, earlier, folder, fetcher)
@@ -190,7 +178,7 @@ class SourceContents:
         is_published = source.sha256 is None or (facts.identity == source.sha256 and is_same_manifest)
         return is_checked and is_signed and has_index and is_published
 
-    def _fill(self, source: KbSource, earlier: CacheEntry | None, folder: Path, fetcher: Fetcher) -> Facts | None:
+    def _fill(self, source: KbSource, earlier: CacheEntry | None, folder: Path, fetcher: "Fetcher") -> Facts | None:
         known = earlier.facts if earlier is not None else None
         shown = rules.hide_credentials(source.location)
         signature = None
@@ -203,16 +191,16 @@ class SourceContents:
         download = fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
         if download is None:
             return None
-        size_bytes = download.path.stat().st_size
+        size_bytes = part.stat().st_size
         try:
-            signer = self.signatures.signer_of(download.path, signature, shown) if self.signatures is not None else None
+            signer = self.signatures.signer_of(part, signature, shown) if self.signatures is not None else None
             # An index that is not wanted has arrived all the same: the cache keeps it for later.
             selection = self.selection if self.selection.is_wanted else IndexSelection()
-            hashes = self._unpack(download.path, folder, shown, selection)
+            hashes = self._unpack(part, folder, shown, selection)
         except (errors.DownloadError, errors.DataError):
-            download.discard()
+            discard_part(part)
             raise
-        download.discard()
+        discard_part(part)
         return Facts(
             download.sha256,
             download.verified,
@@ -231,16 +219,16 @@ class SourceContents:
         path = Path(source.location)
         with files.storage_errors():
             seen = path.stat()
-            expected = _find_published_sha256(path, source.sha256)
+            expected = package.find_published_sha256(path, source.sha256)
             signer = None
             if self.signatures is not None:
-                signer = self.signatures.signer_of(path, read_signature(path), str(path))
+                signer = self.signatures.signer_of(path, package.read_signature(path), str(path))
         with ThreadPoolExecutor(1, thread_name_prefix="pair-hash") as hasher:
-            hashing = hasher.submit(_verify_sha256, path, expected)
+            hashing = hasher.submit(package.verify_sha256, path, expected)
 
             @contextlib.contextmanager
             def open_archive() -> Iterator[KbFolder]:
-                folder = atomic_swap.staging_path(scratch, f"{self.token}-unpacked")
+                folder = folders.staging_path(scratch, f"{self.token}-unpacked")
                 try:
                     try:
                         hashes = self._unpack(path, folder, path.name, self.selection)
@@ -258,70 +246,18 @@ class SourceContents:
 
     def _unpack(self, path: Path, folder: Path, shown: str, selection: IndexSelection) -> dict[str, str]:
         """Unpack the files that are needed, in agreement with the package's manifest if it has one."""
-        content = archive.read_entry(path, rules.MANIFEST_NAME, self.settings, shown=shown)
-        manifest = package.parse_manifest(content) if content is not None else None
+        manifest = package.read_manifest(path, self.settings, shown=shown)
         listed = manifest.files if manifest is not None and manifest.index is not None else {}
         left_out = {name: entry.sha256 for name, entry in listed.items() if selection.leaves_out(name)}
         try:
             hashes = archive.unpack(path, folder, self.settings, shown=shown, leave_out=left_out.__contains__)
             if manifest is not None:
                 present = {name: sha256 for name, sha256 in (left_out | hashes).items() if name != rules.MANIFEST_NAME}
-                refuse_differences(manifest, present, shown)
+                package.refuse_differences(manifest, present, shown)
         except BaseException:
             files.remove_tree(folder)
             raise
         return hashes
-
-
-# ── checks of archives ─────────────────────────────────────────────────────────────────────────────
-
-
-def verify_sibling_checksum(path: Path) -> bool:
-    """Return False when no `.sha256` lies beside the archive. Raises E006 when it says otherwise."""
-    expected = _find_published_sha256(path, None)
-    if expected:
-        _verify_sha256(path, expected)
-    return bool(expected)
-
-
-def _find_published_sha256(path: Path, published: str | None) -> list[str]:
-    """Return the published hashes of an archive: by a release index, or by a `.sha256` beside it. Raises E006."""
-    beside = path.with_name(path.name + ".sha256")
-    hashes = [published] if published is not None else []
-    if beside.exists():
-        checksum = rules.parse_checksum(beside.read_text(encoding="utf-8", errors="replace"), path.name)
-        if checksum is None:
-            reason = "It holds no SHA-256 for this archive"
-            raise errors.checksum_failed(f"Checksum file: {beside}", reason, is_local=True)
-        hashes.append(checksum)
-    return hashes
-
-
-def _verify_sha256(path: Path, hashes: Sequence[str]) -> str:
-    """Return the SHA-256 of the archive. Raises E006 when it differs from a published one."""
-    actual = files.hash_file(path)
-    for expected in hashes:
-        if actual != expected:
-            reasons = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
-            raise errors.checksum_failed(f"File: {path}", reasons, is_local=True)
-    return actual
-
-
-def read_signature(path: Path) -> bytes | None:
-    """Return the `.minisig` beside an archive, if there is one; of one that is too long, enough to see that."""
-    try:
-        with path.with_name(path.name + rules.SIGNATURE_SUFFIX).open("rb") as stream:
-            return stream.read(rules.SIGNATURE_LIMIT_BYTES)
-    except FileNotFoundError:
-        return None
-
-
-def refuse_differences(manifest: PackageManifest, present: dict[str, str], shown: str) -> None:
-    differences = {kind: paths for kind, paths in manifest.differences(present).items() if paths}
-    if differences:
-        reasons = ["It differs from its manifest"]
-        reasons += [f"{kind}: {', '.join(paths[:5])}" for kind, paths in differences.items()]
-        raise errors.checksum_failed(f"Package: {shown}", reasons, is_local="://" not in shown)
 
 
 # ── folders ────────────────────────────────────────────────────────────────────────────────────────
@@ -379,30 +315,122 @@ def _offer_folder(source: KbSource, target: Path) -> SourceContent:
     if real_folder.is_relative_to(real_target):
         raise errors.source_overlaps_target(str(folder), str(target))
     with files.storage_errors():
-        installation = _list_installation(folder, real_folder, real_target)
-        kb_files = file_listing.list_kb_files(folder, leave_out=installation)
+        installation: list[Path] = []  # in the source folder, and no part of the KB
+        if real_target.is_relative_to(real_folder):
+            inside = real_target.relative_to(real_folder)
+            installation = [folder / inside, folder / inside.with_name(f".{inside.name}.lock")]
+            if inside.parent.name == ".pair":
+                installation.append(folder / inside.parent)
+        kb_files = folders.list_kb_files(folder, leave_out=installation)
         manifest = _read_manifest(folder) if (folder / rules.MANIFEST_NAME).is_file() else None
 
     def open_folder() -> AbstractContextManager[KbFolder]:
         offered = {
             path: OfferedFile(None, seen.st_size, seen.st_mtime_ns)
-            for path, seen in kb_files.listing.files.items()
+            for path, seen in kb_files.files.items()
             if manifest is None or path != rules.MANIFEST_NAME
         }
         return contextlib.nullcontext(KbFolder(folder, offered, manifest, is_temporary=False, skipped=kb_files.skipped))
 
-    return SourceContent(source, kb_files.listing.fingerprint(), None, open_folder)
+    return SourceContent(source, kb_files.fingerprint(), None, open_folder)
 
 
 def _read_manifest(folder: Path) -> PackageManifest | None:
     return package.parse_manifest((folder / rules.MANIFEST_NAME).read_bytes())
 
 
-def _list_installation(folder: Path, real_folder: Path, real_target: Path) -> list[Path]:
-    """Return the paths of an installation inside a source folder, which do not belong to the KB."""
-    if not real_target.is_relative_to(real_folder):
-        return []
-    inside = real_target.relative_to(real_folder)
-    lock = inside.with_name(f".{inside.name}.lock")
-    paths = [inside, lock] + ([inside.parent] if inside.parent.name == ".pair" else [])
-    return [folder / path for path in paths]
+# ── git repositories ───────────────────────────────────────────────────────────────────────────────
+
+_LONGEST_FETCH_SECONDS = 1800
+_SETTINGS = (
+    "http.lowSpeedLimit=1",
+    "http.lowSpeedTime=30",
+    "protocol.ext.allow=never",
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.protectHFS=true",
+    "core.protectNTFS=true",
+    "fetch.recurseSubmodules=false",
+    "submodule.recurse=false",
+)
+"""None of them is left to the user: a repository of a stranger is fetched and checked out."""
+_PROTOCOLS = "git:http:https:ssh"
+
+
+def _split_ref(location: str) -> tuple[str, str]:
+    """Split `repository#ref`; without a ref the default branch. Raises E004 for what is no address of a repository."""
+    repository, _, ref = location.partition("#")
+    if not rules.is_git(location):
+        raise errors.source_format_unknown(rules.hide_credentials(location), suggestion="It is no git repository.")
+    return repository, ref or "HEAD"
+
+
+def _find_remote_commit(location: str) -> str | None:
+    """Return the commit that the ref names now; None for a ref that the server does not list, such as a commit id."""
+    repository, ref = _split_ref(location)
+    listed = _run_git(location, "ls-remote", "--exit-code", "--", repository, ref, may_be_absent=True)
+    commits = {name: commit for commit, name in (line.split("\t") for line in listed.splitlines())}
+    wanted = (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref)
+    return next((commits[name] for name in wanted if name in commits), None)
+
+
+def _check_out(location: str, folder: Path) -> str:
+    """Put the files of the ref into `folder`, which must not exist; returns the commit."""
+    repository, ref = _split_ref(location)
+    _run_git(location, "init", "--quiet", "--template=", "--", str(folder))
+    try:
+        _run_git(location, "-C", str(folder), "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, ref)
+        # A deep tree can hardly be removed again: the fetched commit is judged before a folder of it is made.
+        listed = _run_git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
+        if any(path.count("/") >= rules.MOST_FOLDERS for path in listed.split("\0")):
+            raise errors.archive_refused(rules.hide_credentials(location), "path has too many folders")
+        _run_git(location, "-C", str(folder), "checkout", "--quiet", "--detach", "FETCH_HEAD")
+        commit = _run_git(location, "-C", str(folder), "rev-parse", "HEAD").strip()
+    except BaseException:
+        files.remove_tree(folder)
+        raise
+    files.remove_tree(folder / ".git")
+    return commit
+
+
+def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
+    shown = rules.hide_credentials(location)
+    program = shutil.which("git")
+    if program is None:
+        raise errors.git_failed(shown, "the git program is not installed")
+    logger.debug("git", extra={"arguments": [rules.hide_credentials(argument) for argument in arguments]})
+    try:
+        done = subprocess.run(  # noqa: S603 - the program is git; what the user gave stands behind "--"
+            [program, *(word for setting in _SETTINGS for word in ("-c", setting)), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LONGEST_FETCH_SECONDS,
+            stdin=subprocess.DEVNULL,
+            cwd="/",  # outside of any repository, whose configuration would count
+            env=_environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as fault:
+        raise errors.git_failed(shown, f"no end after {_LONGEST_FETCH_SECONDS} s") from fault
+    if done.returncode == 2 and may_be_absent:
+        return ""
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
+        reason = re.sub(r"://[^/@\s]+@", "://", " / ".join(lines[-3:])) or "it failed without a word"
+        raise errors.git_failed(shown, reason)
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the user without what redirects git, as GIT_DIR would to the user's own repository.
+
+    git never asks for a password: no person may be there to answer.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # noqa: TID251 - handed on
+    return kept | {
+        "GIT_ALLOW_PROTOCOL": _PROTOCOLS,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=30",
+        "LC_ALL": "C",
+    }

@@ -28,7 +28,7 @@ from pair import errors, files
 from pair.network import RequestFault, Result
 from pair.packages import rules
 from pair.packages.cache import Facts, Validators
-from pair.packages.content import Download, Observer, note_path
+from pair.packages.content import Download, Observer, discard_part, note_path
 from pair.packages.partial_download import ChangedError, RemotePackage
 from pair.web.http_client import BodyError, HttpClient, unpack_body
 
@@ -82,16 +82,8 @@ class Downloader:
                     reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
                     raise self._checksum_error(f"File: {shown}", reason)
                 self.observer.say(f"unverified: no SHA-256 is published for {shown}")
-            transfer = _Transfer(
-                self.web,
-                url,
-                part,
-                self.observer,
-                conditions=known.validators.conditions() if known is not None else {},
-                announced_bytes=head.size_bytes,
-                limit_bytes=self.settings.max_download_bytes,
-                is_checked=expected is not None,
-            )
+            conditions = known.validators.conditions() if known is not None else {}
+            transfer = _Transfer(self, url, part, conditions, head.size_bytes, is_checked=expected is not None)
             download = self._transfer_verified(transfer, expected)
         except RequestFault as fault:
             raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
@@ -100,7 +92,7 @@ class Downloader:
         return download
 
     def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
-        """Raises E005, E006."""
+        """Return None for an archive that can only be fetched as a whole. Raises E005, E006."""
         try:
             answer = self.web.read(
                 rules.append_suffix(url, rules.MANIFEST_SUFFIX), {}, limit_bytes=rules.MANIFEST_LIMIT_BYTES
@@ -124,19 +116,21 @@ class Downloader:
         """Return the `.minisig` beside an archive, if there is one. Raises E005 for what may pass, else E017."""
         address = rules.append_suffix(url, rules.SIGNATURE_SUFFIX)
         try:
-            answer = self.web.read(address, {}, limit_bytes=rules.SIGNATURE_LIMIT_BYTES)
+            return self._read_if_any(address, rules.SIGNATURE_LIMIT_BYTES)
         except RequestFault as fault:
             if fault.retryable or not fault.was_reached:
                 raise errors.download_failed(rules.hide_credentials(address), fault.reason) from fault
-            raise self._signature_error(url, fault.reason) from fault
+            reason = f"it cannot be read: {fault.reason}"
+            raise errors.signature_refused(rules.hide_credentials(url), reason, "", []) from fault
+
+    def _read_if_any(self, address: str, limit_bytes: int) -> bytes | None:
+        """Return a small file; None when there is none. Raises RequestFault."""
+        answer = self.web.read(address, {}, limit_bytes=limit_bytes)
         if answer.status in {404, 410}:
             return None
         if answer.status != 200:
-            raise self._signature_error(url, f"HTTP {answer.status}")
+            raise RequestFault(f"HTTP {answer.status}")
         return answer.body
-
-    def _signature_error(self, url: str, reason: str) -> errors.DataError:
-        return errors.signature_refused(rules.hide_credentials(url), f"it cannot be read: {reason}", "", [])
 
     def _look(self, url: str) -> _RemoteHead:
         """Ask with HEAD; a server without HEAD, or one that lies about the length with 0, is no obstacle."""
@@ -162,14 +156,12 @@ class Downloader:
         address = rules.append_suffix(url, ".sha256")
         subject = f"Checksum file: {rules.hide_credentials(address)}"
         try:
-            answer = self.web.read(address, {}, limit_bytes=_CHECKSUM_LIMIT_BYTES)
+            content = self._read_if_any(address, _CHECKSUM_LIMIT_BYTES)
         except RequestFault as fault:
             raise self._checksum_error(subject, f"It cannot be read: {fault.reason}") from fault
-        if answer.status in {404, 410}:
+        if content is None:
             return None
-        if answer.status != 200:
-            raise self._checksum_error(subject, f"It cannot be read: HTTP {answer.status}")
-        checksum = rules.parse_checksum(answer.body.decode("utf-8", errors="replace"), _file_name(url))
+        checksum = rules.parse_checksum(content.decode("utf-8", errors="replace"), _file_name(url))
         if checksum is None:
             raise self._checksum_error(subject, "It holds no SHA-256 for this archive")
         return checksum
@@ -237,26 +229,24 @@ def _retry_while_progressing(
 class _Transfer:
     """The GET of one file into its part file, over as many requests as it takes."""
 
-    web: HttpClient
+    downloader: Downloader
     url: str
     part: Path
-    observer: Observer
     conditions: dict[str, str]
     announced_bytes: int | None
-    limit_bytes: int
     is_checked: bool
     """Whether a checksum will tell that the parts belong together."""
     was_resumed: bool = False
     was_encoded: bool = False
 
     def discard(self) -> None:
-        files.unlink(self.part, missing_ok=True)
-        files.unlink(note_path(self.part), missing_ok=True)
+        discard_part(self.part)
         self.was_resumed = False
 
     def run(self) -> Download | None:
         files.make_folder(self.part.parent)
-        return _retry_while_progressing(self.web, self._attempt, self._count_arrived, self.observer.say)
+        web, say = self.downloader.web, self.downloader.observer.say
+        return _retry_while_progressing(web, self._attempt, self._count_arrived, say)
 
     def check_announced_length(self) -> None:
         """Compare with HEAD, the only witness of the length without a checksum."""
@@ -277,7 +267,7 @@ class _Transfer:
                 headers["If-Range"] = known.for_range
         else:
             headers |= self.conditions
-        with self.web.open("GET", self.url, headers) as response:
+        with self.downloader.web.open("GET", self.url, headers) as response:
             status = response.status_code
             if status == 304 and self.conditions:
                 return None
@@ -304,11 +294,8 @@ class _Transfer:
 
     def _check_continues(self, response: httpx2.Response, have_bytes: int, known: Validators) -> None:
         """Accept a 206 only when it is the rest of the same file; else start over."""
-        match = re.fullmatch(
-            r"bytes ([0-9]{1,18})-[0-9]{1,18}/(?:[0-9]{1,18}|\*)", response.headers.get("Content-Range", "")
-        )
-        etag = response.headers.get("ETag")
-        if match and int(match[1]) == have_bytes and (not etag or not known.etag or etag == known.etag):
+        span, etag = _parse_range(response), response.headers.get("ETag")
+        if span and span[0] == have_bytes and (not etag or not known.etag or etag == known.etag):
             return
         self.discard()
         raise RequestFault("the server answered with another part of the file", retryable=True)
@@ -321,17 +308,17 @@ class _Transfer:
             self.discard()
             raise RequestFault("the server cannot continue the download", retryable=True)
         self.was_resumed = True
-        return Download(self.part, files.hash_file(self.part), verified=False, validators=known)
+        return Download(files.hash_file(self.part), verified=False, validators=known)
 
     def _receive(self, response: httpx2.Response, have_bytes: int) -> Download:
-        validators = _validators(response)
+        validators, limit_bytes = _validators(response), self.downloader.settings.max_download_bytes
         encoding = response.headers.get("Content-Encoding", "")
         rest_bytes = _content_length(response)
         self.was_encoded = encoding not in {"", "identity"}
         total_bytes = None if self.was_encoded or rest_bytes is None else have_bytes + rest_bytes
-        if total_bytes is not None and total_bytes > self.limit_bytes:
+        if total_bytes is not None and total_bytes > limit_bytes:
             self.discard()
-            raise _too_large(self.url, self.limit_bytes)
+            raise _too_large(self.url, limit_bytes)
         if have_bytes == 0:
             self._begin_part(validators)
         if total_bytes is not None:
@@ -340,14 +327,14 @@ class _Transfer:
                 reason = f"no space left on the disk: {needed_bytes} bytes needed, {free_bytes} free"
                 raise errors.storage_failed(str(self.part.parent), reason)
         with _Sink(self.part, have_bytes) as sink:
-            with self.observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
-                for chunk in self._unpack(response, encoding, self.limit_bytes - have_bytes):
+            with self.downloader.observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
+                for chunk in self._unpack(response, encoding, limit_bytes - have_bytes):
                     sink.write(chunk)
                     advance(len(chunk))
             sha256, received_bytes = sink.finish()
         if total_bytes is not None and received_bytes != total_bytes:
             raise RequestFault(f"{received_bytes} of {total_bytes} bytes arrived", retryable=True)
-        return Download(self.part, sha256, verified=False, validators=validators)
+        return Download(sha256, verified=False, validators=validators)
 
     def _unpack(self, response: httpx2.Response, encoding: str, limit_bytes: int) -> Iterator[bytes]:
         try:
@@ -356,7 +343,7 @@ class _Transfer:
             if not fault.is_too_long:
                 raise RequestFault(str(fault)) from fault
             self.discard()
-            raise _too_large(self.url, self.limit_bytes) from fault
+            raise _too_large(self.url, self.downloader.settings.max_download_bytes) from fault
 
     def _begin_part(self, validators: Validators) -> None:
         """Empty the part, then write the note that makes it resumable."""
@@ -431,7 +418,7 @@ def open_ranges(web: HttpClient, url: str, observer: Observer) -> "RangedFile | 
             if response.status_code != 206 or span is None:
                 return None
             start, end, size_bytes = span
-            if end != size_bytes or not 0 <= end - start <= _TAIL_BYTES:
+            if size_bytes is None or end != size_bytes or not 0 <= end - start <= _TAIL_BYTES:
                 return None
             tail = b"".join(_cut_off(response.iter_raw(), end - start))
             if len(tail) != end - start:
@@ -450,11 +437,11 @@ def _cut_off(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
             return
 
 
-def _parse_range(response: httpx2.Response) -> tuple[int, int, int] | None:
-    """Return start, end and size of the whole."""
+def _parse_range(response: httpx2.Response) -> tuple[int, int, int | None] | None:
+    """Return start, end and size of the whole, which the server may not know."""
     content_range = response.headers.get("Content-Range", "")
-    match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", content_range)
-    return (int(match[1]), int(match[2]) + 1, int(match[3])) if match else None
+    match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", content_range)
+    return (int(match[1]), int(match[2]) + 1, None if match[3] == "*" else int(match[3])) if match else None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Invariants
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import shutil
@@ -16,15 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
+import msgspec
+
 from pair import errors, files
 from pair.clock import Clock, to_timestamp
-from pair.packages import atomic_swap, file_listing, record, rules
+from pair.packages import folders, record, rules
 from pair.packages.content import DamagedCopyError, KbFolder, Observer, SourceContent
-from pair.packages.lockfile import Locked, Origin, make_relative, refuse_links
+from pair.packages.lockfile import Locked, make_relative, refuse_links
 from pair.packages.package import PackagedIndexFiles
 from pair.packages.record import InstalledFile, Record, RecordHeader
 from pair.packages.release_index import is_older
-from pair.values import KbSource
+from pair.values import KbSource, check_kb_id
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,11 @@ class InstallRequest:
     """The only bytes that may be installed."""
     with_index: bool = True
     """Whether the engine installs the index of a package, if there is one."""
+
+    def __post_init__(self) -> None:
+        """Raises E212 for an id that the engine cannot have."""
+        if self.kb_id is not None:
+            check_kb_id(self.kb_id)
 
 
 @dataclass(frozen=True)
@@ -100,36 +108,23 @@ class InstallReport:
     name: str
     version: str
     verified: bool | None
-    dry_run: bool
+    signed_by: str | None = None
+    """Id of the key whose signature of the archive held."""
+    index: InstalledIndex | None = None
+    """What the engine installed with it."""
+    dry_run: bool = False
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     kept: tuple[rules.KeptFile, ...] = ()
     unchanged: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
-    signed_by: str | None = None
-    """Id of the key whose signature of the archive held."""
-    index: InstalledIndex | None = None
-    """What the engine installed with it."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "command": self.mode,
-            "target": str(self.target),
-            "source": rules.describe_source(self.source),
-            "name": self.name,
-            "version": self.version,
-            "verified": self.verified,
-            "signed_by": self.signed_by,
-            "index": dataclasses.asdict(self.index) if self.index is not None else None,
-            "dry_run": self.dry_run,
-            "added": list(self.added),
-            "changed": list(self.changed),
-            "removed": list(self.removed),
-            "kept": [{"path": kept.path, "reason": kept.reason} for kept in self.kept],
-            "unchanged": self.unchanged,
-            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
-        }
+        value = msgspec.to_builtins(self, enc_hook=str)
+        skipped = [{"path": path, "reason": reason} for path, reason in self.skipped]
+        source = rules.describe_source(self.source)
+        return {"command": value.pop("mode"), **value, "source": source, "skipped": skipped}
 
 
 @dataclass(frozen=True)
@@ -138,73 +133,63 @@ class _FileComparison:
 
     offer: SourceContent
     kb: KbFolder
-    current: file_listing.FileListing
+    current: folders.FileListing
     installed: dict[str, InstalledFile]
     offered: dict[str, str | None]
     plan: rules.UpdatePlan
 
 
+@dataclass(frozen=True)
 class Installation:
-    """Carries out one request. `token` names its temporary folder."""
+    """Carries out one request."""
 
-    def __init__(
-        self,
-        request: InstallRequest,
-        kb_id: str,
-        clock: Clock,
-        observer: Observer,
-        token: str,
-        open_index: Callable[[], IndexInstaller],
-    ) -> None:
-        """`open_index` is called only if there is an index to install."""
-        self._open_index = open_index
-        self._kb_id = kb_id
-        self._request = request
-        with files.storage_errors():
-            if request.locked is None:
-                self._target = files.resolve(request.target)
-            else:
-                # A locked target is below the lock's folder by its name: a link does not count.
-                lock = Path(request.locked.lock)
-                self._target = Path(os.path.realpath(lock.parent)) / make_relative(request.target, lock)
-        self._clock = clock
-        self._observer = observer
-        self._token = token
+    request: InstallRequest
+    kb_id: str
+    clock: Clock
+    observer: Observer
+    token: str
+    """Names its temporary folder."""
+    open_index: Callable[[], IndexInstaller]
+    """Called only if there is an index to install."""
+
+    @functools.cached_property
+    def target(self) -> Path:
+        if self.request.locked is None:
+            return files.resolve(self.request.target)
+        # A locked target is below the lock's folder by its name: a link does not count.
+        lock = self.request.locked.lock
+        return Path(os.path.realpath(lock.parent)) / make_relative(self.request.target, lock)
 
     def apply(self, offer: SourceContent) -> InstallReport:
         """Raises E010-E013, E016, E022, E023, E027, E028 and DamagedCopyError; the target is then what it was."""
         with files.storage_errors():
             self._refuse_links()
-            if self._request.dry_run:
+            if self.request.dry_run:
                 return self._apply(offer)
+            say, named = self.observer.say, self.request.target
             # Of the parent, for the target itself is replaced.
-            with files.lock_folder(self._target.parent, on_wait=self._say_waiting):
-                atomic_swap.clear_leftovers(self._target)
-                for _ in range(_TRIES_WHILE_TARGET_CHANGES - 1):
-                    try:
+            with files.lock_folder(
+                self.target.parent, on_wait=lambda holder: say(f"waiting for {holder}, which is working on {named}")
+            ):
+                folders.clear_leftovers(self.target)
+                for _ in range(_TRIES_WHILE_TARGET_CHANGES):
+                    with contextlib.suppress(_TargetChangedError):
                         return self._apply(offer)
-                    except _TargetChangedError:
-                        logger.debug("the target changed meanwhile", extra={"target": str(self._target)})
-                try:
-                    return self._apply(offer)
-                except _TargetChangedError as fault:
-                    raise errors.target_changing(str(self._request.target)) from fault
+                    logger.debug("the target changed meanwhile", extra={"target": str(self.target)})
+                raise errors.target_changing(str(named))
 
     def _refuse_links(self) -> None:
         """Refuse links to a locked target: the lock may be a stranger's, and so may the links around it."""
-        if self._request.locked is not None:
-            refuse_links(self._request.target, Path(self._request.locked.lock))
-
-    def _say_waiting(self, holder: str) -> None:
-        self._observer.say(f"waiting for {holder}, which is working on {self._request.target}")
+        if self.request.locked is not None:
+            refuse_links(self.request.target, self.request.locked.lock)
 
     def _apply(self, offer: SourceContent) -> InstallReport:
-        if self._target.exists() and not self._target.is_dir():
-            raise errors.files_in_the_way(str(self._request.target), [self._target.name], is_installed=False)
+        if self.target.exists() and not self.target.is_dir():
+            raise errors.files_in_the_way(str(self.request.target), [self.target.name], is_installed=False)
         header = self._read_unless_forced(record.read_header)
         current = self._list_target()
         if header is not None and self._is_current(header, offer, current):
-            logger.debug("nothing changed since the last run", extra={"target": str(self._target)})
+            logger.debug("nothing changed since the last run", extra={"target": str(self.target)})
             report = self._report(offer, (header.name, header.version), rules.UpdatePlan())
             return dataclasses.replace(report, verified=header.verified, unchanged=header.file_count)
         with offer.open() as kb:
@@ -212,21 +197,21 @@ class Installation:
                 raise errors.no_kb_at(rules.hide_credentials(offer.source.location), "the source has no files")
             self._refuse_other_release(offer, kb, header)
             compared = self._compare(offer, kb, current)
-            locked = self._request.locked
+            locked = self.request.locked
             if locked is not None and (drifts := locked.drifts(_find_origin(kb, compared.offered))):
-                raise errors.lock_differs(locked.lock, drifts)
-            if self._request.mode == "install" and compared.plan.kept:
+                raise errors.lock_differs(str(locked.lock), drifts)
+            if self.request.mode == "install" and compared.plan.kept:
                 kept = [kept.path for kept in compared.plan.kept]
-                raise errors.files_in_the_way(str(self._request.target), kept, is_installed=header is not None)
+                raise errors.files_in_the_way(str(self.request.target), kept, is_installed=header is not None)
             self._check_writable(compared)
             # The index is stored before the files change, and made visible after they did. Killed in between, the next
             # run goes on.
             staged = None
-            if self._request.with_index and kb.index is not None:
-                staged = self._open_index().stage(kb.index, dry_run=self._request.dry_run)
+            if self.request.with_index and kb.index is not None:
+                staged = self.open_index().stage(kb.index, dry_run=self.request.dry_run)
             report = self._report(offer, _label(offer.source, kb), compared.plan)
             report = dataclasses.replace(report, skipped=kb.skipped)
-            if self._request.dry_run:
+            if self.request.dry_run:
                 return report
             self._carry_out(compared)
             if staged is None:
@@ -238,16 +223,11 @@ class Installation:
         deleted = frozenset(kept.path for kept in plan.kept if kept.reason == "deleted")
         edited = frozenset(kept.path for kept in plan.kept) - deleted
         if staged.differing:
-            self._observer.say(
+            self.observer.say(
                 f"the index is used without {len(staged.differing):,} documents whose text is not that of the packaged "
                 f"file: {min(staged.differing)}. Run pair sync to index them"
             )
         return staged.publish(edited, deleted.union(plan.removed, staged.differing))
-
-    def _is_index_current(self, header: RecordHeader) -> bool:
-        if not self._request.with_index or not header.embedder:
-            return True
-        return bool(header.index_sha256) and self._open_index().is_current(header.index_sha256)
 
     def _refuse_other_release(self, offer: SourceContent, kb: KbFolder, header: RecordHeader | None) -> None:
         """Refuse a manifest, which a signature covers, that differs from the release index: it may be an old one."""
@@ -258,8 +238,8 @@ class Installation:
         ):
             said = f"{manifest.name} {manifest.version}" if manifest is not None else "nothing: it has no manifest"
             raise errors.release_differs(shown, f"{source.name} {source.version}", said)
-        is_asked_for = self._request.force or self._request.locked is not None
-        is_chosen_by_host = source.feed is not None or (self._request.mode == "update" and source.requires_download)
+        is_asked_for = self.request.force or self.request.locked is not None
+        is_chosen_by_host = source.feed is not None or (self.request.mode == "update" and source.requires_download)
         if manifest is None or header is None or is_asked_for or not is_chosen_by_host:
             return
         if manifest.name == header.name and is_older(manifest.version, header.version):
@@ -270,36 +250,38 @@ class Installation:
     def _read_unless_forced(self, read: Callable[[Path], Recorded]) -> Recorded | None:
         """Ignore a damaged record when everything is to be put back anyway."""
         try:
-            return read(self._target)
+            return read(self.target)
         except errors.DataError:
-            if not self._request.force:
+            if not self.request.force:
                 raise
             return None
 
-    def _list_target(self) -> file_listing.FileListing:
-        if not self._target.is_dir():
-            return file_listing.FileListing({}, ())
-        tokens = (self._token, f"{self._token}-unpacked")
-        staging = frozenset(str(atomic_swap.staging_path(self._target, token)) for token in tokens)
-        listing = file_listing.list_folder(self._target, leave_out=staging)
+    def _list_target(self) -> folders.FileListing:
+        if not self.target.is_dir():
+            return folders.FileListing({})
+        tokens = (self.token, f"{self.token}-unpacked")
+        staging = frozenset(str(folders.staging_path(self.target, token)) for token in tokens)
+        listing = folders.list_folder(self.target, leave_out=staging)
         listing.files.pop(rules.RECORD_NAME, None)
         return listing
 
-    def _is_current(self, header: RecordHeader, offer: SourceContent, current: file_listing.FileListing) -> bool:
-        locked, origin = self._request.locked, Origin(header.archive_sha256, header.commit, header.content_sha256)
+    def _is_current(self, header: RecordHeader, offer: SourceContent, current: folders.FileListing) -> bool:
+        locked = self.request.locked
+        needs_index = self.request.with_index and header.embedder != ""
+        origin = {name: getattr(header, name) for name in ("archive_sha256", "commit", "content_sha256")}
         return (
-            not self._request.force
-            and self._kb_id == header.kb_id
+            not self.request.force
+            and self.kb_id == header.kb_id
             and (locked is None or not locked.drifts(origin))
             and header.content_sha256 != ""
             and header.kept_files == 0
             and _strip_users(offer.source) == header.source
             and header.source_fingerprint == offer.fingerprint
             and header.target_fingerprint == current.fingerprint()
-            and self._is_index_current(header)
+            and (not needs_index or (header.index_sha256 != "" and self.open_index().is_current(header.index_sha256)))
         )
 
-    def _compare(self, offer: SourceContent, kb: KbFolder, current: file_listing.FileListing) -> _FileComparison:
+    def _compare(self, offer: SourceContent, kb: KbFolder, current: folders.FileListing) -> _FileComparison:
         previous = self._read_unless_forced(record.read_record)
         installed = previous.files if previous is not None else {}
         offered = self._hash_offered(kb, installed, current)
@@ -307,13 +289,13 @@ class Installation:
             {path: entry.sha256 for path, entry in installed.items()},
             offered,
             self._hash_present(installed, offered, current),
-            force=self._request.force,
-            restore=self._request.mode == "install",
+            force=self.request.force,
+            restore=self.request.mode == "install",
         )
         return _FileComparison(offer, kb, current, installed, offered, plan)
 
     def _hash_offered(
-        self, kb: KbFolder, installed: dict[str, InstalledFile], current: file_listing.FileListing
+        self, kb: KbFolder, installed: dict[str, InstalledFile], current: folders.FileListing
     ) -> dict[str, str | None]:
         """Leave a file that is neither installed nor in the target to be hashed while copied, unless it is locked."""
         hashes: dict[str, str | None] = {}
@@ -321,26 +303,30 @@ class Installation:
             known = installed.get(path)
             if entry.sha256 is not None:
                 hashes[path] = entry.sha256
-            elif known and not self._request.force and entry.looks_like(known.size_bytes, known.source_mtime_ns):
+            elif (
+                known
+                and not self.request.force
+                and (entry.size_bytes, entry.mtime_ns) == (known.size_bytes, known.source_mtime_ns)
+            ):
                 hashes[path] = known.sha256
-            elif known or path in current.files or self._request.locked is not None:
+            elif known or path in current.files or self.request.locked is not None:
                 hashes[path] = files.hash_file(kb.folder / path)
             else:
                 hashes[path] = None
         return hashes
 
     def _hash_present(
-        self, installed: dict[str, InstalledFile], offered: dict[str, str | None], current: file_listing.FileListing
+        self, installed: dict[str, InstalledFile], offered: dict[str, str | None], current: folders.FileListing
     ) -> dict[str, str | None]:
         hashes: dict[str, str | None] = {}
         for path, seen in current.files.items():
             known = installed.get(path)
             is_regular = stat.S_ISREG(seen.st_mode)
             looks_installed = known and (seen.st_size, seen.st_mtime_ns) == (known.size_bytes, known.mtime_ns)
-            if known and is_regular and looks_installed and not self._request.force:
+            if known and is_regular and looks_installed and not self.request.force:
                 hashes[path] = known.sha256
             elif is_regular and (known or path in offered):
-                hashes[path] = files.hash_file(self._target / path)
+                hashes[path] = files.hash_file(self.target / path)
             else:
                 hashes[path] = None
         return hashes
@@ -350,35 +336,33 @@ class Installation:
         for path in (*compared.plan.changed, *compared.plan.removed):
             mode = compared.current.files[path].st_mode
             if stat.S_ISREG(mode) and not mode & stat.S_IWUSR:
-                raise errors.storage_failed(str(self._request.target / path), "the file is read-only")
+                raise errors.storage_failed(str(self.request.target / path), "the file is read-only")
 
     # Acting: build the whole new state beside the old one, then let them trade places
 
     def _carry_out(self, compared: _FileComparison) -> None:
         if compared.plan.changes_nothing and compared.current.files:
             record_bytes = self._record_bytes(compared, compared.current, {})
-            files.write_atomically(self._target / rules.RECORD_NAME, record_bytes)
+            files.write_atomically(self.target / rules.RECORD_NAME, record_bytes)
             return
-        staged = atomic_swap.make_staging(self._target, self._token)
+        staged = folders.make_staging(self.target, self.token)
         try:
-            _stage_kept(self._target, staged, compared)
+            _stage_kept(self.target, staged, compared)
             hashes = _stage_placed(staged, compared)
-            record_bytes = self._record_bytes(compared, file_listing.list_folder(staged), hashes)
+            record_bytes = self._record_bytes(compared, folders.list_folder(staged), hashes)
             files.write_atomically(staged / rules.RECORD_NAME, record_bytes)
             if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
-            _keep_modes(self._target, staged, compared.current.folders)
+            _keep_modes(self.target, staged, compared.current.folders)
             self._refuse_links()  # again: building the new state took time
-            atomic_swap.put_in_place(staged, self._target)
+            folders.put_in_place(staged, self.target)
         finally:
             files.remove_tree(staged.parent)
 
-    def _record_bytes(
-        self, compared: _FileComparison, listing: file_listing.FileListing, hashes: dict[str, str]
-    ) -> bytes:
+    def _record_bytes(self, compared: _FileComparison, listing: folders.FileListing, hashes: dict[str, str]) -> bytes:
         """`listing` is the target as it will be; `hashes` are those of the files just placed."""
         plan, kb = compared.plan, compared.kb
-        now_ns = int(self._clock.now().timestamp() * 1e9)
+        now_ns = int(self.clock.now().timestamp() * 1e9)
         installed = {
             kept.path: compared.installed[kept.path]
             for kept in plan.kept
@@ -395,27 +379,24 @@ class Installation:
             source_mtime_ns = 0 if racy else entry.mtime_ns
             installed[path] = InstalledFile(sha256, seen.st_size, seen.st_mtime_ns, source_mtime_ns)
         name, version = _label(compared.offer.source, kb)
-        origin = _find_origin(kb, compared.offered | hashes)
         index = kb.manifest.index if kb.manifest is not None else None
         header = RecordHeader(
             source=_strip_users(compared.offer.source),
             name=name,
             version=version,
-            installed_at=to_timestamp(self._clock.now()),
+            installed_at=to_timestamp(self.clock.now()),
             verified=compared.offer.verified,
             file_count=len(installed),
             size_bytes=sum(entry.size_bytes for entry in installed.values()),
             source_fingerprint="" if is_racy else compared.offer.fingerprint,
             target_fingerprint=listing.fingerprint(),
             kept_files=len(plan.kept),
-            kb_id=self._kb_id,
-            archive_sha256=origin.archive_sha256,
-            commit=origin.commit,
-            content_sha256=origin.content_sha256,
+            kb_id=self.kb_id,
             embedder=index.embedder if index is not None else "",
             manifest_version=index.manifest_version if index is not None else 0,
-            index_sha256=kb.index.sha256 if kb.index is not None and self._request.with_index else "",
+            index_sha256=kb.index.sha256 if kb.index is not None and self.request.with_index else "",
             signed_by=compared.offer.signed_by,
+            **_find_origin(kb, compared.offered | hashes),
         )
         return Record(header, installed).to_bytes()
 
@@ -424,13 +405,13 @@ class Installation:
     def _report(self, offer: SourceContent, label: tuple[str, str], plan: rules.UpdatePlan) -> InstallReport:
         name, version = label
         return InstallReport(
-            mode=self._request.mode,
-            target=self._request.target,
+            mode=self.request.mode,
+            target=self.request.target,
             source=offer.source,
             name=name,
             version=version,
             verified=offer.verified,
-            dry_run=self._request.dry_run,
+            dry_run=self.request.dry_run,
             added=plan.added,
             changed=plan.changed,
             removed=plan.removed,
@@ -449,11 +430,14 @@ def _strip_users(source: KbSource) -> KbSource:
     return dataclasses.replace(source, location=rules.strip_user(source.location), feed=feed)
 
 
-def _find_origin(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
+def _find_origin(kb: KbFolder, offered: Mapping[str, str | None]) -> dict[str, str]:
+    """Return what identifies the bytes of a KB: its archive or commit, if it has one, and its content."""
     if kb.manifest is not None:
-        return Origin(kb.archive_sha256, kb.commit, kb.manifest.content_checksum)
-    hashes = {path: sha256 or files.hash_file(kb.folder / path) for path, sha256 in offered.items()}
-    return Origin(kb.archive_sha256, kb.commit, file_listing.content_checksum(hashes))
+        content_sha256 = kb.manifest.content_checksum
+    else:
+        hashes = {path: sha256 or files.hash_file(kb.folder / path) for path, sha256 in offered.items()}
+        content_sha256 = folders.content_checksum(hashes)
+    return {"archive_sha256": kb.archive_sha256, "commit": kb.commit, "content_sha256": content_sha256}
 
 
 def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:

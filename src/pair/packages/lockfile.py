@@ -8,17 +8,17 @@ Invariants
 import errno
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import tomli_w
 from msgspec import Meta
 
 from pair import errors, files
-from pair.packages import file_listing, record, rules, verify
+from pair.packages import folders, record, rules
 from pair.packages.record import Record, RecordHeader
 
 LOCK_NAME = "pair.lock"
@@ -29,39 +29,6 @@ _HEADER = (
     "# Which knowledge bases this project has, to the byte. Written by `pair lock`, not by hand.\n"
     "# Install exactly these: `pair install --locked`. Are these installed? `pair lock --check`.\n"
 )
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What identifies the bytes of a KB: of its archive or commit, if it has one, and of its content."""
-
-    archive_sha256: str
-    commit: str
-    content_sha256: str
-
-
-@dataclass(frozen=True)
-class Locked:
-    """What may be installed as one KB, and nothing else."""
-
-    lock: str
-    kb_id: str
-    origin: Origin
-
-    def drifts(self, origin: Origin) -> list[str]:
-        """Return the differences; a field that the lock leaves empty does not count."""
-        pairs = {
-            "archive SHA-256": (self.origin.archive_sha256, origin.archive_sha256),
-            "commit": (self.origin.commit, origin.commit),
-            "content SHA-256": (self.origin.content_sha256, origin.content_sha256),
-        }
-        return [
-            drift(self.kb_id, what, locked, seen) for what, (locked, seen) in pairs.items() if locked not in {"", seen}
-        ]
-
-
-def drift(kb_id: str, what: str, locked: object, found: object) -> str:
-    return f"{kb_id}: {what}: locked {locked or 'none'}, found {found or 'none'}"
 
 
 class LockedKb(msgspec.Struct, frozen=True):
@@ -80,15 +47,26 @@ class LockedKb(msgspec.Struct, frozen=True):
     embedder: rules.OneLine
     manifest_version: int
 
-    @property
-    def origin(self) -> Origin:
-        return Origin(self.archive_sha256, self.commit, self.content_sha256)
+    def drifts(self, seen: Mapping[str, object]) -> list[str]:
+        """Return a line for each of these fields that is not as it is locked."""
+        words = {name: name.replace("_", " ").replace("sha256", "SHA-256") for name in seen}
+        fields = [(name, getattr(self, name), value) for name, value in seen.items()]
+        return [drift(self.id, words[name], locked, value) for name, locked, value in fields if locked != value]
 
-    def to_toml(self) -> dict[str, Any]:
-        value = msgspec.structs.asdict(self)
-        if not self.commit:
-            del value["commit"]
-        return value
+
+def drift(kb_id: str, what: str, locked: object, found: object) -> str:
+    return f"{kb_id}: {what}: locked {locked or 'none'}, found {found or 'none'}"
+
+
+class Locked(NamedTuple):
+    """What may be installed as one KB, and nothing else."""
+
+    lock: Path
+    kb: LockedKb
+
+    def drifts(self, origin: Mapping[str, str]) -> list[str]:
+        """Return the differences; a field that the lock leaves empty does not count."""
+        return self.kb.drifts({name: value for name, value in origin.items() if getattr(self.kb, name)})
 
 
 @dataclass(frozen=True)
@@ -102,9 +80,6 @@ class Lock:
     def kb_at(self, target: Path) -> LockedKb | None:
         relative = os.path.relpath(target, self.path.parent)
         return next((kb for kb in self.kbs if kb.target == relative), None)
-
-    def locked(self, kb: LockedKb) -> Locked:
-        return Locked(str(self.path), kb.id, kb.origin)
 
 
 # ── targets ────────────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +128,10 @@ def refuse_links(target: Path, lock_path: Path) -> None:
 
 
 def to_bytes(kbs: Iterable[LockedKb]) -> bytes:
-    tables = [kb.to_toml() for kb in sorted(kbs, key=lambda kb: kb.id)]
+    tables = [msgspec.structs.asdict(kb) for kb in sorted(kbs, key=lambda kb: kb.id)]
+    for table in tables:
+        if not table["commit"]:
+            del table["commit"]
     return (_HEADER + "\n" + tomli_w.dumps({"version": SCHEMA_VERSION, "kb": tables})).encode()
 
 
@@ -229,11 +207,11 @@ def read_installed(target: Path, lock_path: Path) -> LockedKb:
         installed = record.read_record(target)
     if installed is None:
         raise errors.nothing_installed_at(str(target))
-    return lock_kb(installed.header, target, lock_path, _content_sha256(installed))
+    return lock_kb(installed, target, lock_path)
 
 
-def lock_kb(header: RecordHeader, target: Path, lock_path: Path, listed_sha256: str) -> LockedKb:
-    """`listed_sha256`: of the files in the record, for one that does not say what was offered."""
+def lock_kb(installed: Record, target: Path, lock_path: Path) -> LockedKb:
+    header = installed.header
     return LockedKb(
         id=header.kb_id,
         target=make_relative(target, lock_path),
@@ -242,7 +220,7 @@ def lock_kb(header: RecordHeader, target: Path, lock_path: Path, listed_sha256: 
         version=header.version,
         archive_sha256=header.archive_sha256,
         commit=header.commit,
-        content_sha256=header.content_sha256 or listed_sha256,
+        content_sha256=header.content_sha256 or _content_sha256(installed),  # an old record does not say it
         embedder=header.embedder,
         manifest_version=header.manifest_version,
     )
@@ -260,7 +238,7 @@ def _make_portable(source: str, folder: Path) -> str:
 
 
 def _content_sha256(installed: Record) -> str:
-    return file_listing.content_checksum({path: entry.sha256 for path, entry in installed.files.items()})
+    return folders.content_checksum({path: entry.sha256 for path, entry in installed.files.items()})
 
 
 def find_drifts(lock: Lock, find_index: FindIndex, *, also: Path) -> list[str]:
@@ -278,15 +256,13 @@ def _find_drifts(kb: LockedKb, lock: Lock, find_index: FindIndex) -> list[str]:
             installed = record.read_record(target)
             if installed is None:
                 return [f"{kb.id}: not installed: {target}"]
-            changes = verify.find_changes(target, installed)
+            changes = record.find_changes(target, installed)
             index_drifts = _find_index_drifts(kb, installed.header, find_index)
     except errors.DataError as fault:
         return [f"{kb.id}: {fault.message}"]
-    seen = msgspec.structs.asdict(lock_kb(installed.header, target, lock.path, _content_sha256(installed)))
-    locked = msgspec.structs.asdict(kb)
-    names = [name for name in locked if name != "target" and locked[name] != seen[name]]
-    words = {name: name.replace("_", " ").replace("sha256", "SHA-256") for name in names}
-    drifts = [drift(kb.id, words[name], locked[name], seen[name]) for name in names]
+    seen = msgspec.structs.asdict(lock_kb(installed, target, lock.path))
+    del seen["target"]
+    drifts = kb.drifts(seen)
     drifts += [f"{kb.id}: edited: {target / path}" for path in changes.modified]
     drifts += [f"{kb.id}: missing: {target / path}" for path in changes.missing]
     return drifts + _find_record_drifts(kb, installed, seen["content_sha256"]) + index_drifts

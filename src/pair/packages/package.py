@@ -1,19 +1,24 @@
-"""Make a KB package: a zip with `manifest.json`, the same bytes for the same input, and its `.sha256`."""
+"""KB packages: make, verify and describe a zip with `manifest.json`, the same bytes for the same input."""
 
 import dataclasses
 import datetime
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from pair import errors, files
-from pair.packages import file_listing, rules
+from pair.packages import archive, folders, record, rules
+from pair.packages.record import RecordHeader
+from pair.packages.rules import SourcesSettings
+
+if TYPE_CHECKING:
+    from pair.packages.signing import TrustedKeys
 
 SCHEMA_VERSION = 1
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -94,21 +99,17 @@ class PackageManifest(msgspec.Struct, frozen=True):
 
     @property
     def content_checksum(self) -> str:
-        return file_listing.content_checksum({path: entry.sha256 for path, entry in self.files.items()})
+        return folders.content_checksum({path: entry.sha256 for path, entry in self.files.items()})
 
     def to_json(self) -> dict[str, Any]:
+        label = msgspec.to_builtins(self)
+        listed, index = label.pop("files"), label.pop("index")
         return {
             "schema_version": SCHEMA_VERSION,
-            "name": self.name,
-            "version": self.version,
-            "description": self.description,
-            "author": self.author,
-            "license": self.license,
-            "tags": list(self.tags),
-            "created_at": self.created_at,
+            **label,
             "content_checksum": f"sha256:{self.content_checksum}",
-            **({"index": msgspec.to_builtins(self.index)} if self.index is not None else {}),
-            "files": msgspec.to_builtins(dict(sorted(self.files.items()))),
+            **({"index": index} if index is not None else {}),
+            "files": dict(sorted(listed.items())),
         }
 
     def differences(self, present: dict[str, str]) -> dict[str, list[str]]:
@@ -130,7 +131,7 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
             raise errors.package_of_another_schema(f"{value.get('name')!s:.80}", value["schema_version"])
         claimed = value["content_checksum"]
         hashes = {path: entry["sha256"] for path, entry in value["files"].items()}
-        actual = f"sha256:{file_listing.content_checksum(hashes)}"
+        actual = f"sha256:{folders.content_checksum(hashes)}"
         is_of_package = claimed == actual or not all(isinstance(sha256, str) for sha256 in hashes.values())
         manifest = msgspec.convert(value, PackageManifest)
     except msgspec.ValidationError as fault:
@@ -235,8 +236,8 @@ def make_package(
         path = output if output is not None else Path(name)
         chosen = _choose_files(folder, path)
         index = index_of(named.name) if index_of is not None else None
-        hashes = file_listing.hash_files(folder, chosen.listing.files)
-        listed = {name: PackagedFile(seen.st_size, hashes[name]) for name, seen in chosen.listing.files.items()}
+        hashes = folders.hash_files(folder, chosen.files)
+        listed = {name: PackagedFile(seen.st_size, hashes[name]) for name, seen in chosen.files.items()}
         for name, file in index.files.items() if index is not None else ():
             listed[f"{rules.INDEX_FOLDER}/{name}"] = PackagedFile(file.size_bytes, file.sha256)
         manifest = msgspec.structs.replace(
@@ -250,35 +251,31 @@ def make_package(
 
 def _complete_label(folder: Path, label: Label) -> PackageManifest:
     """Return a manifest without files: flags first, then a package manifest in the folder, then defaults."""
-    default = PackageManifest(name=rules.make_name(folder.resolve().name), version="1.0.0")
+    named = PackageManifest(name=rules.make_name(folder.resolve().name), version="1.0.0")
+    if (path := folder / rules.MANIFEST_NAME).is_file():
+        manifest = parse_manifest(path.read_bytes())
+        if manifest is None:
+            raise errors.cannot_package(str(folder), "its manifest.json is not a package manifest; the name is taken")
+        named = manifest
     given = {name: value for name, value in dataclasses.asdict(label).items() if value is not None}
-    named = msgspec.structs.replace(_read_manifest(folder) or default, **given)
+    named = msgspec.structs.replace(named, **given)
     if (fault := rules.find_label_fault(named.name, named.version)) is not None:
         raise errors.cannot_package(str(folder), fault)
     return msgspec.structs.replace(named, tags=tuple(sorted(set(named.tags))))
 
 
-def _read_manifest(folder: Path) -> PackageManifest | None:
-    path = folder / rules.MANIFEST_NAME
-    if not path.is_file():
-        return None
-    manifest = parse_manifest(path.read_bytes())
-    if manifest is None:
-        raise errors.cannot_package(str(folder), "its manifest.json is not a package manifest; the name is taken")
-    return manifest
-
-
-def _choose_files(folder: Path, output: Path) -> file_listing.KbFiles:
+def _choose_files(folder: Path, output: Path) -> folders.FileListing:
     outputs = [output.with_name(output.name + suffix).resolve() for suffix in ("", ".sha256", *rules.SIDECAR_SUFFIXES)]
     real = folder.resolve()
     inside = [folder / path.relative_to(real) for path in outputs if path.is_relative_to(real)]
-    chosen = file_listing.list_kb_files(folder, leave_out=[*inside, folder / rules.MANIFEST_NAME])
-    if not chosen.listing.files:
+    chosen = folders.list_kb_files(folder, leave_out=[*inside, folder / rules.MANIFEST_NAME])
+    if not chosen.files:
         raise errors.no_kb_at(str(folder), "the folder has no files")
-    for path in chosen.listing.files:
+    unnamed = [path for path, reason in chosen.skipped if reason == rules.NOT_UNICODE]
+    for path in (*unnamed, *chosen.files):
         if (fault := rules.find_path_fault(path)) is not None:
             raise errors.cannot_package(str(folder), f"{fault}: {path!r}")
-    if (fault := rules.find_tree_fault(chosen.listing.files)) is not None:
+    if (fault := rules.find_tree_fault(chosen.files)) is not None:
         raise errors.cannot_package(str(folder), fault)
     return chosen
 
@@ -363,3 +360,163 @@ def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
     entry.external_attr = 0o100644 << 16
     entry.compress_type = method
     return entry
+
+
+# ── checks of archives ─────────────────────────────────────────────────────────────────────────────
+
+
+def find_published_sha256(path: Path, published: str | None) -> list[str]:
+    """Return the published hashes of an archive: by a release index, or by a `.sha256` beside it. Raises E006."""
+    beside = path.with_name(path.name + ".sha256")
+    hashes = [published] if published is not None else []
+    if beside.exists():
+        checksum = rules.parse_checksum(beside.read_text(encoding="utf-8", errors="replace"), path.name)
+        if checksum is None:
+            reason = "It holds no SHA-256 for this archive"
+            raise errors.checksum_failed(f"Checksum file: {beside}", reason, is_local=True)
+        hashes.append(checksum)
+    return hashes
+
+
+def verify_sha256(path: Path, hashes: Sequence[str]) -> str:
+    """Return the SHA-256 of the archive. Raises E006 when it differs from a published one."""
+    actual = files.hash_file(path)
+    for expected in hashes:
+        if actual != expected:
+            reasons = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
+            raise errors.checksum_failed(f"File: {path}", reasons, is_local=True)
+    return actual
+
+
+def read_signature(path: Path) -> bytes | None:
+    """Return the `.minisig` beside an archive, if there is one; of one that is too long, enough to see that."""
+    try:
+        with path.with_name(path.name + rules.SIGNATURE_SUFFIX).open("rb") as stream:
+            return stream.read(rules.SIGNATURE_LIMIT_BYTES)
+    except FileNotFoundError:
+        return None
+
+
+def refuse_differences(manifest: PackageManifest, present: dict[str, str], shown: str) -> None:
+    differences = {kind: paths for kind, paths in manifest.differences(present).items() if paths}
+    if differences:
+        reasons = ["It differs from its manifest"]
+        reasons += [f"{kind}: {', '.join(paths[:5])}" for kind, paths in differences.items()]
+        raise errors.checksum_failed(f"Package: {shown}", reasons, is_local="://" not in shown)
+
+
+# ── verifying and describing ───────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked and held. A check that fails is an error instead."""
+
+    path: Path
+    kind: str
+    checks: tuple[str, ...]
+    file_count: int
+    extra: tuple[str, ...] = ()
+    """Files in an installed KB that pair did not install; they are the user's."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "kind": self.kind,
+            "ok": True,
+            "checks": list(self.checks),
+            "files": self.file_count,
+            "extra": list(self.extra),
+        }
+
+
+def verify(path: Path, settings: SourcesSettings, signatures: "TrustedKeys | None") -> Verification:
+    """Raises E006, E009, E017 for a package, E013 for an installed KB that was changed, E012 for neither."""
+    with files.storage_errors():
+        if path.is_file():
+            return _verify_package(path, settings, signatures)
+        installed = record.read_record(path)
+        if installed is None:
+            raise _nothing_at(path)
+        changes = record.find_changes(path, installed)
+        if changes.missing or changes.modified:
+            raise errors.installed_kb_damaged(str(path), changes.modified, changes.missing)
+        checks = ("every installed file is as it was installed",)
+        return Verification(path, "installed", checks, len(installed.files), tuple(changes.extra))
+
+
+def _verify_package(path: Path, settings: SourcesSettings, signatures: "TrustedKeys | None") -> Verification:
+    checks = []
+    if expected := find_published_sha256(path, None):
+        verify_sha256(path, expected)
+        checks.append(f"SHA-256 of {path.name}.sha256")
+    if signatures is not None:
+        signer = signatures.signer_of(path, read_signature(path), str(path))
+        if signer is not None:
+            checks.append(f"signature by key {signer.key_id}: {signer.comment}")
+    entries = archive.hash_entries(path, settings)
+    checks.append("archive is whole and safe")
+    manifest = read_manifest(path, settings)
+    if (beside := path.with_name(path.name + rules.MANIFEST_SUFFIX)).exists():
+        _verify_beside(beside, entries, signatures)
+        checks.append(f"{beside.name} is the manifest of the package")
+    content = {name: sha256 for name, sha256 in entries.items() if manifest is None or name != rules.MANIFEST_NAME}
+    if manifest is not None:
+        refuse_differences(manifest, content, str(path))
+        checks.append("every file is as manifest.json says")
+    return Verification(path, "package", tuple(checks), len(content))
+
+
+def _verify_beside(beside: Path, entries: Mapping[str, str], signatures: "TrustedKeys | None") -> None:
+    """Verify the manifest beside a package, and its signature: partial downloads rely on them."""
+    if files.hash_file(beside) != entries.get(rules.MANIFEST_NAME):
+        reason = "It is not the manifest of the package that it lies beside"
+        raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
+    signature = read_signature(beside)
+    if signatures is not None and signature is not None:
+        signatures.signer_of(beside, signature, str(beside))
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a KB says about itself: the manifest of a package, or the record of an installed KB."""
+
+    path: Path
+    manifest: PackageManifest | None = None
+    archive_bytes: int = 0
+    header: RecordHeader | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        if self.header is not None:
+            shown = rules.describe_source(self.header.source)
+            return {"path": str(self.path), "kind": "installed", **self.header.to_json(), "source": shown}
+        value = {"path": str(self.path), "kind": "package", "archive_bytes": self.archive_bytes}
+        if self.manifest is not None:
+            value |= self.manifest.to_json() | {"size_bytes": self.manifest.size_bytes}
+        return value
+
+
+def describe(path: Path, settings: SourcesSettings) -> Description:
+    """Read the manifest without unpacking. Raises E009, E012."""
+    with files.storage_errors():
+        if path.is_file():
+            manifest = read_manifest(path, settings)
+            if manifest is None:
+                raise errors.no_kb_at(str(path), "the archive has no package manifest")
+            return Description(path, manifest=manifest, archive_bytes=path.stat().st_size)
+        header = record.read_header(path)
+        if header is None:
+            raise _nothing_at(path)
+        return Description(path, header=header)
+
+
+def read_manifest(path: Path, settings: SourcesSettings, *, shown: str = "") -> PackageManifest | None:
+    """Return the manifest in an archive, if there is one. `shown`: see `archive.unpack`."""
+    content = archive.read_entry(path, rules.MANIFEST_NAME, settings, shown=shown)
+    return parse_manifest(content) if content is not None else None
+
+
+def _nothing_at(path: Path) -> errors.PairError:
+    if path.exists():
+        return errors.nothing_installed_at(str(path))
+    return errors.no_kb_at(str(path), "the path does not exist")

@@ -93,7 +93,11 @@ def download_missing(
     index was installed before, as nothing else is here to build on; or where its index is not wanted.
     """
     fetcher, settings, selection = contents.fetcher, contents.settings, contents.selection
-    installed = _read_record_with_index(target)
+    installed = None
+    with contextlib.suppress(errors.DataError):  # a damaged record is reported when it is needed
+        installed = record.read_record(target)
+    if installed is not None and not installed.header.embedder:
+        installed = None
     is_new = installed is None and selection.is_wanted
     if fetcher is None or is_new or (settings.require_checksum and source.manifest_sha256 is None):
         return None
@@ -138,15 +142,6 @@ def download_missing(
             is_without_index=not selection.is_wanted,
             size_bytes=remote.file.size_bytes,
         )
-    return None
-
-
-def _read_record_with_index(target: Path) -> record.Record | None:
-    """Return the record of a package with an index; a damaged record is reported when it is needed."""
-    with contextlib.suppress(errors.DataError):
-        installed = record.read_record(target)
-        if installed is not None and installed.header.embedder:
-            return installed
     return None
 
 
@@ -290,12 +285,6 @@ class _Patchwork(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}[whence]

@@ -5,12 +5,14 @@ what is installed; the second lists the files and is read only when something ma
 """
 
 import json
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from pair import errors
+from pair import errors, files
+from pair.packages import folders
 from pair.packages.rules import RECORD_NAME, make_name, stays_inside
 from pair.values import KbSource
 
@@ -133,3 +135,25 @@ def _parse_header(line: bytes, path: Path) -> RecordHeader:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "its first line is damaged") from fault
     raise errors.record_unreadable(str(path), f"it was written by another version (schema {schema_version!r:.40})")
+
+
+class FileChanges(NamedTuple):
+    """What is not as it was installed. The lists are sorted."""
+
+    modified: list[str]
+    missing: list[str]
+    extra: list[str]
+
+
+def find_changes(path: Path, installed: Record) -> FileChanges:
+    """Compare every installed file with the record, by its content."""
+    present = folders.list_folder(path).files
+    present.pop(RECORD_NAME, None)
+    modified = sorted(
+        name
+        for name, entry in installed.files.items()
+        if name in present
+        and not (stat.S_ISREG(present[name].st_mode) and files.hash_file(path / name) == entry.sha256)
+    )
+    missing = sorted(name for name in installed.files if name not in present)
+    return FileChanges(modified, missing, sorted(present.keys() - installed.files.keys()))

@@ -58,14 +58,6 @@ class Release(msgspec.Struct, frozen=True):
     """Whether there is one beside the archive."""
     published_at: _Text = ""
 
-    def with_sidecars_of(self, other: "Release") -> "Release":
-        """Add files beside the archive: they may come later than the archive, and stay."""
-        return msgspec.structs.replace(
-            self,
-            manifest_sha256=other.manifest_sha256 or self.manifest_sha256,
-            signature=other.signature or self.signature,
-        )
-
 
 class _StoredReleases(msgspec.Struct):
     releases: list[Release]
@@ -372,7 +364,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class BucketFetcher:
-    """Fetches archives from buckets."""
+    """Fetches archives from buckets, as `Downloader` does over HTTP."""
 
     store_at: Callable[[str], BlobStore]
     """Returns the store at an address."""
@@ -391,7 +383,7 @@ class BucketFetcher:
         return store.get_range(key + rules.SIGNATURE_SUFFIX, 0, rules.SIGNATURE_LIMIT_BYTES)
 
     def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
-        """Download as the contract says. A broken transfer starts over."""
+        """Download as `Downloader.fetch` does. A broken transfer starts over."""
         if known is not None and sha256 == known.identity:
             return None
         files.make_folder(part.parent)
@@ -404,7 +396,7 @@ class BucketFetcher:
         if sha256 not in {None, actual}:
             files.unlink(part)
             raise errors.checksum_failed(f"File: {url}", [f"Expected SHA-256: {sha256}", f"Actual SHA-256:   {actual}"])
-        return Download(part, actual, verified=sha256 is not None, validators=Validators())
+        return Download(actual, verified=sha256 is not None, validators=Validators())
 
     def _open(self, url: str) -> tuple[BlobStore, str]:
         folder, _, key = url.rpartition("/")
@@ -510,7 +502,12 @@ def _merge_release(place: PublishTarget, name: str, known: Release | None, given
         return given
     if known.sha256 != given.sha256:
         raise errors.version_published(place.address, f"{name} {given.version}", known.sha256, given.sha256)
-    return known.with_sidecars_of(given)
+    # Files beside the archive may come later than the archive, and stay.
+    return msgspec.structs.replace(
+        known,
+        manifest_sha256=given.manifest_sha256 or known.manifest_sha256,
+        signature=given.signature or known.signature,
+    )
 
 
 def _claim_version(place: PublishTarget, name: str, release: Release) -> None:

@@ -42,34 +42,20 @@ def resolve_source(
     if source is not None and (feed := find_feed(source, folder)) is not None:
         logger.debug("asking a feed of releases", extra={"feed": rules.hide_credentials(feed.place)})
         return from_feed(feed)
-    seen = _look_around(source, folder)
-    chosen, because = choose_source(source, offline=offline, seen=seen, latest_release=latest_release)
+    if source is not None:
+        chosen, because = _choose_named(source, folder)
+    else:
+        dataset = folder / MONOREPO_DATASET
+        exists = dataset.is_dir()
+        logger.debug("looked for the monorepo dataset", extra={"path": str(dataset), "exists": exists})
+        if exists:
+            chosen = KbSource("monorepo", str(dataset), requires_download=False)
+            because = "no --source, and the monorepo has a dataset"
+        else:
+            chosen, because = latest_release(), "no --source and no monorepo dataset: the latest release"
     location = rules.hide_credentials(chosen.location)
     logger.debug("chose the KB source", extra={"type": chosen.type, "location": location, "because": because})
     return chosen
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What is on disk: whether the named path exists, and the default KB of the monorepo, if any."""
-
-    absolute_path: str = ""
-    path_exists: bool = False
-    monorepo_dataset: str | None = None
-
-
-def _look_around(source: str | None, folder: Path) -> Surroundings:
-    if source is not None and rules.is_remote(source):
-        return Surroundings()
-    if source is not None:
-        absolute = os.path.abspath(folder / source)  # noqa: PTH100 - normalises ".." without following links
-        exists = os.path.exists(absolute)  # noqa: PTH110 - a name the system cannot hold does not exist
-        logger.debug("looked at the path", extra={"path": absolute, "exists": exists})
-        return Surroundings(absolute_path=absolute, path_exists=exists)
-    dataset = folder / MONOREPO_DATASET
-    exists = dataset.is_dir()
-    logger.debug("looked for the monorepo dataset", extra={"path": str(dataset), "exists": exists})
-    return Surroundings(monorepo_dataset=str(dataset) if exists else None)
 
 
 def refuse_conflicting_options(source: str | None, *, offline: bool) -> None:
@@ -82,22 +68,8 @@ def refuse_conflicting_options(source: str | None, *, offline: bool) -> None:
         raise errors.offline_with_url()
 
 
-def choose_source(
-    source: str | None, *, offline: bool, seen: Surroundings, latest_release: Callable[[], KbSource]
-) -> tuple[KbSource, str]:
-    """Return the source and why: flag, then monorepo, then latest release, which is asked only when it is its turn."""
-    refuse_conflicting_options(source, offline=offline)
-    if source is not None:
-        return _choose_named(source, seen)
-    if seen.monorepo_dataset is not None:
-        dataset = KbSource("monorepo", seen.monorepo_dataset, requires_download=False)
-        return dataset, "no --source, and the monorepo has a dataset"
-    if offline:
-        raise errors.download_while_offline()
-    return latest_release(), "no --source and no monorepo dataset: the latest release"
-
-
-def _choose_named(source: str, seen: Surroundings) -> tuple[KbSource, str]:
+def _choose_named(source: str, folder: Path) -> tuple[KbSource, str]:
+    """Return the source that an address or a path names, and why."""
     if rules.is_git(source):
         return KbSource("git", source, requires_download=True), "--source is a git repository"
     if rules.is_url(source):
@@ -109,14 +81,18 @@ def _choose_named(source: str, seen: Surroundings) -> tuple[KbSource, str]:
         if not has_host:
             raise errors.source_format_unknown(source, suggestion="The URL names no host.")
         return KbSource("url", source, requires_download=True), "--source is a URL"
-    if rules.is_local_path(source):
-        if not seen.path_exists:
-            raise errors.source_path_missing(seen.absolute_path)
-        return KbSource("local", seen.absolute_path, requires_download=False), "--source is a path"
-    suggestion = f"Did you mean ./{source} ?" if seen.path_exists and source else ""
     if rules.is_in_bucket(source):
         suggestion = "An address in a bucket must be that of a feed: s3://bucket/prefix/releases.json"
-    raise errors.source_format_unknown(source, suggestion=suggestion)
+        raise errors.source_format_unknown(source, suggestion=suggestion)
+    absolute = os.path.abspath(folder / source)  # noqa: PTH100 - normalises ".." without following links
+    exists = os.path.exists(absolute)  # noqa: PTH110 - a name the system cannot hold does not exist
+    logger.debug("looked at the path", extra={"path": absolute, "exists": exists})
+    if not rules.is_local_path(source):
+        suggestion = f"Did you mean ./{source} ?" if exists and source else ""
+        raise errors.source_format_unknown(source, suggestion=suggestion)
+    if not exists:
+        raise errors.source_path_missing(absolute)
+    return KbSource("local", absolute, requires_download=False), "--source is a path"
 
 
 # ── addresses of release indexes ───────────────────────────────────────────────────────────────────

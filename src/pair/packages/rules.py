@@ -146,6 +146,7 @@ def read_key_id(key: str) -> str:
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────
 
+NOT_UNICODE = "name is not valid Unicode"
 _WINDOWS_DEVICE = re.compile(r"con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]")
 
 
@@ -160,16 +161,23 @@ def find_name_fault(name: str) -> str | None:
         return "backslash in the name"
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
         return "control character in the name"
-    try:
-        size_bytes = len(name.encode())
-    except UnicodeEncodeError:
-        return "name is not valid Unicode"
-    if size_bytes > 4000:
+    if not is_unicode(name):
+        return NOT_UNICODE
+    if len(name.encode()) > 4000:
         return "path is too long"
     if name.count("/") > MOST_FOLDERS:
         return "path has too many folders"
     faults = (_part_fault(part) for part in name.split("/"))
     return next((fault for fault in faults if fault is not None), None)
+
+
+def is_unicode(name: str) -> bool:
+    """Tell whether a name can be encoded; one that the file system holds as other bytes cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def stays_inside(path: str) -> bool:
@@ -259,21 +267,14 @@ def find_own_name_fault(name: str) -> str | None:
 def find_tree_fault(paths: Iterable[str]) -> str | None:
     """Return why these paths may not be together in a KB package, or None."""
     paths = list(paths)
-    if (name := _find_collision(paths)) is not None:
-        return f"names differ only in case or accents: {name!r}"
-    if repositories := find_bare_repositories(paths):
-        return f"folder that git takes for a repository: {min(repositories)!r}"
-    return None
-
-
-def _find_collision(paths: Iterable[str]) -> str | None:
-    """Return the first name that equals another one where case or accents do not count, folders included."""
     spellings: dict[str, str] = {}
     for path in paths:
         for spelling in (path, *list_parents(path)):
             folded = unicodedata.normalize("NFC", spelling).casefold()
             if spellings.setdefault(folded, spelling) != spelling:
-                return spelling
+                return f"names differ only in case or accents: {spelling!r}"
+    if repositories := find_bare_repositories(paths):
+        return f"folder that git takes for a repository: {min(repositories)!r}"
     return None
 
 
@@ -393,13 +394,9 @@ def find_label_fault(name: str, version: str) -> str | None:
     for what, text in (("name", name), ("version", version)):
         if not text.strip():
             return f"{what} is empty"
-        if not is_on_one_line(text):
+        if re.match(_ON_ONE_LINE, text) is None:
             return f"{what} {text!r} must be text on one line"
     return None
-
-
-def is_on_one_line(text: str) -> bool:
-    return re.match(_ON_ONE_LINE, text) is not None
 
 
 def find_file_name_fault(name: str) -> str | None:

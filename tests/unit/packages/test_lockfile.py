@@ -8,8 +8,8 @@ import pytest
 import tomli_w
 
 from pair import errors
-from pair.packages.lockfile import Lock, Locked, LockedKb, Origin, lock_kb, make_relative, read_lock, to_bytes
-from pair.packages.record import RecordHeader
+from pair.packages.lockfile import Lock, Locked, LockedKb, lock_kb, make_relative, read_lock, to_bytes
+from pair.packages.record import Record, RecordHeader
 from pair.values import KbSource
 
 KB = LockedKb(
@@ -83,12 +83,12 @@ def test_a_lock_that_is_none_is_refused_with_the_reason(tmp_path: Path, content:
     ],
 )
 def test_a_table_that_says_something_else_is_refused(tmp_path: Path, fields: dict[str, object]) -> None:
-    (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": [KB.to_toml() | fields]}))
+    (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": [msgspec.structs.asdict(KB) | fields]}))
     assert "damaged" in refusal_of(tmp_path / "pair.lock")
 
 
 def test_a_table_that_lacks_something_is_refused(tmp_path: Path) -> None:
-    table = KB.to_toml()
+    table = msgspec.structs.asdict(KB)
     del table["source"]
     (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": [table]}))
     assert "source" in refusal_of(tmp_path / "pair.lock")
@@ -102,7 +102,8 @@ def test_a_table_that_lacks_something_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_two_kbs_with_one_id_or_one_target_are_refused(tmp_path: Path, other: LockedKb, reason: str) -> None:
-    (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": [KB.to_toml(), other.to_toml()]}))
+    tables = [msgspec.structs.asdict(kb) for kb in (KB, other)]
+    (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": tables}))
     assert reason in refusal_of(tmp_path / "pair.lock")
 
 
@@ -143,16 +144,20 @@ def test_a_source_is_locked_so_that_it_is_found_elsewhere(
         feed=feed.format(here=here) if feed else None,
     )
     header = RecordHeader(source, "a", "1", "", None, 1, 1, "", "", 0)
-    assert lock_kb(header, Path(here) / "kb", Path(here) / "pair.lock", "0b" * 32).source == locked
+    assert lock_kb(Record(header, {}), Path(here) / "kb", Path(here) / "pair.lock").source == locked
+
+
+def drifts(locked: tuple[str, str, str], found: tuple[str, str, str]) -> list[str]:
+    names = ("archive_sha256", "commit", "content_sha256")
+    kb = msgspec.structs.replace(KB, **dict(zip(names, locked, strict=True)))
+    return Locked(Path("pair.lock"), kb).drifts(dict(zip(names, found, strict=True)))
 
 
 def test_what_a_lock_leaves_empty_it_does_not_say() -> None:
-    found = Origin("0a" * 32, "", "0b" * 32)
-    assert Locked("pair.lock", "default", Origin("", "", "0b" * 32)).drifts(found) == []
-    assert Locked("pair.lock", "default", Origin("1a", "", "2b")).drifts(found) == [
+    found = ("0a" * 32, "", "0b" * 32)
+    assert drifts(("", "", "0b" * 32), found) == []
+    assert drifts(("1a", "", "2b"), found) == [
         f"default: archive SHA-256: locked 1a, found {'0a' * 32}",
         f"default: content SHA-256: locked 2b, found {'0b' * 32}",
     ]
-    assert Locked("pair.lock", "default", Origin("1a", "", "")).drifts(Origin("", "c", "x")) == [
-        "default: archive SHA-256: locked 1a, found none"
-    ]
+    assert drifts(("1a", "", ""), ("", "c", "x")) == ["default: archive SHA-256: locked 1a, found none"]

@@ -146,7 +146,7 @@ def test_an_archive_is_fetched_from_a_bucket_and_checked(store: MemoryStore, tmp
     part = tmp_path / "deep" / "kb.part"
     fetched = fetcher.fetch("s3://bucket/handbook-1.0.0.zip", part, sha256=release.sha256, known=None)
     assert fetched is not None
-    assert (fetched.path.read_bytes(), fetched.verified) == (path.read_bytes(), True)
+    assert (part.read_bytes(), fetched.verified) == (path.read_bytes(), True)
     with pytest.raises(errors.DownloadError, match="checksum"):
         fetcher.fetch("s3://bucket/handbook-1.0.0.zip", part, sha256="0a" * 32, known=None)
     assert not part.exists()

@@ -1,11 +1,15 @@
 """What is decided about sources, as tables."""
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pair.errors import NotFoundError, PairError, UsageError
-from pair.packages.resolve import Surroundings, choose_source, refuse_conflicting_options
+from pair.packages.resolve import MONOREPO_DATASET, FeedAddress, refuse_conflicting_options, resolve_source
 from pair.packages.rules import (
     KeptFile,
     UpdatePlan,
@@ -37,6 +41,28 @@ def latest_release() -> KbSource:
 
 def never_asked() -> KbSource:
     raise AssertionError("the latest release was asked for out of turn")
+
+
+def no_feed(address: FeedAddress) -> KbSource:
+    raise AssertionError(f"a feed was asked for: {address}")
+
+
+def choose_source(
+    source: str | None,
+    folder: Path,
+    *,
+    offline: bool = False,
+    latest_release: Callable[[], KbSource] = never_asked,
+) -> KbSource:
+    return resolve_source(source, offline=offline, folder=folder, latest_release=latest_release, from_feed=no_feed)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a KB and the dataset of the monorepo."""
+    (tmp_path / "kb").mkdir()
+    (tmp_path / MONOREPO_DATASET).mkdir(parents=True)
+    return tmp_path
 
 
 def row(*values: object, id: str) -> object:
@@ -171,77 +197,74 @@ def test_option_table_of_the_specification(source: str | None, offline: bool, co
         row("https://h/r.git#v1", "E002", id="git-by-https"),
     ],
 )
-def test_offline_refuses_what_is_not_on_this_machine(source: str, code: str):
+def test_offline_refuses_what_is_not_on_this_machine(source: str, code: str, tmp_path: Path):
     with pytest.raises(UsageError) as refusal:
-        choose_source(source, offline=True, seen=Surroundings(), latest_release=never_asked)
+        choose_source(source, tmp_path, offline=True)
     assert refusal.value.code == code
 
 
 # ── precedence ─────────────────────────────────────────────────────────────────────────────────────
-
-EVERYTHING_THERE = Surroundings("/here/kb", path_exists=True, monorepo_dataset="/repo/packages/knowledge-hub/dataset")
 
 
 @pytest.mark.rule("source-1")
 @pytest.mark.parametrize(
     ("source", "chosen"),
     [
-        row("./kb", KbSource("local", "/here/kb", requires_download=False), id="path"),
+        row("./kb", KbSource("local", "{here}/kb", requires_download=False), id="path"),
         row("https://h/kb.zip", KbSource("url", "https://h/kb.zip", requires_download=True), id="url"),
         row("https://h/r.git#v1", KbSource("git", "https://h/r.git#v1", requires_download=True), id="git"),
         row(
             None,
-            KbSource("monorepo", "/repo/packages/knowledge-hub/dataset", requires_download=False),
+            KbSource("monorepo", "{here}/packages/knowledge-hub/dataset", requires_download=False),
             id="monorepo-without-flag",
         ),
     ],
 )
-def test_flag_wins_over_monorepo_and_both_win_over_the_release(source: str | None, chosen: KbSource):
-    found, because = choose_source(source, offline=False, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert found == chosen
-    assert because
+def test_flag_wins_over_monorepo_and_both_win_over_the_release(source: str | None, chosen: KbSource, here: Path):
+    assert choose_source(source, here) == replace(chosen, location=chosen.location.format(here=here))
 
 
 @pytest.mark.rule("source-1")
-def test_latest_release_is_asked_for_once_when_nothing_else_is_there():
+def test_latest_release_is_asked_for_once_when_nothing_else_is_there(tmp_path: Path):
     asked = []
 
     def counted() -> KbSource:
         asked.append("release")
         return RELEASE
 
-    assert choose_source(None, offline=False, seen=Surroundings(), latest_release=counted)[0] == RELEASE
+    assert choose_source(None, tmp_path, latest_release=counted) == RELEASE
     assert asked == ["release"]
 
 
 @pytest.mark.rule("source-5")
-def test_monorepo_does_not_make_offline_without_source_good():
+def test_monorepo_does_not_make_offline_without_source_good(here: Path):
     with pytest.raises(UsageError) as refusal:
-        choose_source(None, offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
+        choose_source(None, here, offline=True)
     assert refusal.value.code == "E001"
 
 
 @pytest.mark.rule("source-3")
-def test_offline_takes_a_path():
-    found, _ = choose_source("./kb", offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert found == KbSource("local", "/here/kb", requires_download=False)
+def test_offline_takes_a_path(here: Path):
+    assert choose_source("./kb", here, offline=True) == KbSource("local", f"{here}/kb", requires_download=False)
 
 
 @pytest.mark.rule("source-7")
-def test_missing_path_is_told_as_an_absolute_one():
+def test_missing_path_is_told_as_an_absolute_one(tmp_path: Path):
     with pytest.raises(NotFoundError) as refusal:
-        choose_source("./kb", offline=False, seen=Surroundings("/here/kb"), latest_release=never_asked)
+        choose_source("./kb", tmp_path)
     assert refusal.value.code == "E003"
-    assert refusal.value.message == "KB source path does not exist: /here/kb"
+    assert refusal.value.message == f"KB source path does not exist: {tmp_path}/kb"
 
 
 @pytest.mark.rule("source-8")
 @pytest.mark.parametrize("source", [name for name, kind in KINDS.items() if kind == "unknown"])
 @pytest.mark.parametrize("exists", [row(True, id="exists"), row(False, id="missing")])
-def test_unknown_format_is_refused_and_an_existing_name_suggested(source: str, exists: bool):
-    seen = Surroundings("/here/name", path_exists=exists, monorepo_dataset="/repo/dataset")
+def test_unknown_format_is_refused_and_an_existing_name_suggested(
+    source: str, exists: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os.path, "exists", lambda path: exists)
     with pytest.raises(UsageError) as refusal:
-        choose_source(source, offline=False, seen=seen, latest_release=never_asked)
+        choose_source(source, here)
     assert refusal.value.code == "E004"
     assert refusal.value.message == f"Invalid source format: {source}"
     assert refusal.value.explanation == (f"Did you mean ./{source} ?" if exists and source else "")
@@ -252,9 +275,9 @@ def test_unknown_format_is_refused_and_an_existing_name_suggested(source: str, e
     "source",
     ["http://", "https://", "https:///kb.zip", "https://:8080/kb.zip", "http://h:0/x", "http://h:99999/x", "http://["],
 )
-def test_url_that_names_no_server_is_of_unknown_format(source: str):
+def test_url_that_names_no_server_is_of_unknown_format(source: str, tmp_path: Path):
     with pytest.raises(UsageError) as refusal:
-        choose_source(source, offline=False, seen=Surroundings(), latest_release=never_asked)
+        choose_source(source, tmp_path)
     assert refusal.value.code == "E004"
 
 
@@ -686,8 +709,8 @@ def test_cache_key_is_the_version_or_else_the_hash_of_the_address(version: str |
 
 @pytest.mark.rule("source-19")
 @pytest.mark.parametrize("code", ["E001", "E004"])
-def test_wrong_request_is_a_usage_error_with_exit_status_one(code: str):
+def test_wrong_request_is_a_usage_error_with_exit_status_one(code: str, tmp_path: Path):
     source = {"E001": None, "E004": "kb"}[code]
     with pytest.raises(PairError) as refusal:
-        choose_source(source, offline=code == "E001", seen=Surroundings(), latest_release=latest_release)
+        choose_source(source, tmp_path, offline=code == "E001", latest_release=latest_release)
     assert (refusal.value.code, refusal.value.exit_status) == (code, 1)

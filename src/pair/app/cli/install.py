@@ -11,9 +11,9 @@ from pair.app.cli.context import CliContext
 from pair.kb.installer import LockService, Packaging, publish
 from pair.packages.install import InstallReport, InstallRequest
 from pair.packages.lockfile import LOCK_NAME
+from pair.packages.package import Description as KbDescription
 from pair.packages.package import Label, PackagedIndex
 from pair.packages.release_index import PublishReport
-from pair.packages.verify import Description as KbDescription
 
 Target = Annotated[str | None, typer.Argument(help="Folder of the KB.", show_default=".pair/knowledge")]
 Source = Annotated[
@@ -117,15 +117,15 @@ def install(
                     f"--locked cannot be used with {option}: the lock file says it", hints=["pair install --help"]
                 )
         only = Path(target) if target is not None else None
-        done = LockService(installer, lock_file).install(
+        reports = LockService(installer, lock_file).install(
             only, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
         )
-        lines = [line for report in done.reports for line in _format_report(report)]
-        context.show(done.to_json(), *(lines or ["nothing is locked"]))
+        lines = [line for report in reports for line in _format_report(report)]
+        value = {"command": "install", "lock": str(lock_file), "kbs": [report.to_json() for report in reports]}
+        context.show(value, *(lines or ["nothing is locked"]))
         return
     folder = Path(target) if target is not None else installer.default_target
-    known_as = installer.check_kb_id(kb_id)
-    request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
+    request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=kb_id, with_index=not no_index)
     report = installer.apply(request, installer.resolve(source, offline=offline), offline=offline)
     context.show(report.to_json(), *_format_report(report))
 
@@ -152,8 +152,7 @@ def update(
     """
     installer = context.installer()
     folder = Path(target) if target is not None else installer.default_target
-    known_as = installer.check_kb_id(kb_id)
-    request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
+    request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=kb_id, with_index=not no_index)
     report = installer.apply(request, installer.resolve_update(source, folder, offline=offline), offline=offline)
     context.show(report.to_json(), *_format_report(report))
 

@@ -132,14 +132,17 @@ def reproduce(context: CliContext, file: File, kb: Kb = None, at: AtVersion = No
 
     Exit status: 0 the same, 1 different, 2 trouble.
     """
-    from pair.kb.reproduce import Where, read_answer  # noqa: PLC0415 - loads the engine
+    from pair.kb.reproduce import read_answer  # noqa: PLC0415 - loads the engine
     from pair.kb.reproduce import reproduce as reproduce_retrieval  # noqa: PLC0415
 
     with _exit_with_2(context):
         if package is not None and (kb is not None or at is not None):
             raise errors.command_line_invalid("--package goes without --kb and --at: a package holds one version")
-        where = Where(kb, at, None if package is None else Path(package))
-        reports = [reproduce_retrieval(context.settings(), retrieval, where) for retrieval in read_answer(Path(file))]
+        archive = None if package is None else Path(package)
+        reports = [
+            reproduce_retrieval(context.settings(), retrieval, kb_id=kb, at=at, package=archive)
+            for retrieval in read_answer(Path(file))
+        ]
     is_same = all(report.is_same for report in reports)
     lines = [line for report in reports for line in _format_retrieval(report)]
     context.show({"isSame": is_same, "retrievals": [report.to_json() for report in reports]}, *lines, is_answer=True)

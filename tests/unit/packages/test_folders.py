@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.packages.atomic_swap import clear_leftovers, make_staging, put_in_place, staging_path
+from pair.packages.folders import clear_leftovers, make_staging, put_in_place, staging_path
 from support.command import write_files
 
 OLD = {"a.md": b"old a", "docs/b.md": b"old b", "gone.md": b"old gone"}
@@ -131,7 +131,7 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path):
 DYING = """
 import os, sys
 from pathlib import Path
-from pair.packages import atomic_swap
+from pair.packages import folders
 
 left, action, target, staging = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
 
@@ -144,9 +144,9 @@ def die_in_time(event, _):
 
 sys.addaudithook(die_in_time)
 if action == "move":
-    atomic_swap._move_entries(staging, target)
+    folders._move_entries(staging, target)
 else:
-    atomic_swap.clear_leftovers(target)
+    folders.clear_leftovers(target)
 """
 STEPS = range(16)
 homes = pytest.mark.parametrize(

@@ -1,21 +1,25 @@
-"""Replace a folder by another, so that readers see the old one or the new one.
+"""Work on whole folders: list the files that a KB may hold, and replace a folder in one step.
 
-Invariants
-    On Linux the two folders trade places in one step. Where a folder cannot be moved (it is a mount point) or the
-    system cannot trade places, the entries of the folder are moved one by one and a note beside them lets the next run
-    undo a move that was cut off.
+Invariants of a replacement
+    Readers see the old folder or the new one. On Linux the two trade places in one step. Where a folder cannot be moved
+    (it is a mount point) or the system cannot trade places, the entries of the folder are moved one by one and a note
+    beside them lets the next run undo a move that was cut off.
 """
 
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import re
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pair import files
+from pair.packages import rules
 
 _RENAME_EXCHANGE = 2
 _STAGING = "staging"
@@ -23,6 +27,96 @@ _TOKEN = re.compile(r"[0-9a-f]{12}(-unpacked)?")
 _NOTE_NAME = "moving"
 _OLD_NAME = "old"
 _NEW_NAME = "new"
+
+
+# ── listing ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class FileListing:
+    """Everything below a folder but folders, by path relative to it, and the folders."""
+
+    files: dict[str, os.stat_result]
+    folders: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    """Files that are not listed because a KB may not hold them, with the reason."""
+
+    def fingerprint(self) -> str:
+        """Return a hash that changes when a file comes, goes, or changes in size or time."""
+        lines = [f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}" for path, seen in self.files.items()]
+        return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def list_folder(
+    root: Path, *, leave_out: frozenset[str] = frozenset(), leave_out_name: Callable[[str], bool] = lambda name: False
+) -> FileListing:
+    """List a folder without the absolute paths in `leave_out` and the names that `leave_out_name` matches."""
+    listed: dict[str, os.stat_result] = {}
+    folders: list[str] = []
+    waiting = [("", os.path.abspath(root))]  # noqa: PTH100 - Path.absolute keeps ".."
+    while waiting:
+        prefix, folder = waiting.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.path in leave_out or leave_out_name(entry.name):
+                    continue
+                path = prefix + entry.name
+                if not entry.is_dir(follow_symlinks=False):
+                    listed[path] = entry.stat(follow_symlinks=False)
+                else:
+                    folders.append(path)
+                    waiting.append((path + "/", entry.path))
+    return FileListing(listed, tuple(folders))
+
+
+def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> FileListing:
+    """List regular files, and links to regular files inside `root`; not version control, nor pair's own files."""
+    left_out = frozenset(os.path.abspath(path) for path in (root / rules.INDEX_FOLDER, *leave_out))  # noqa: PTH100 - as in list_folder
+    everything = list_folder(root, leave_out=left_out, leave_out_name=rules.is_version_control)
+    repositories = rules.find_bare_repositories(everything.files)
+    real_root = root.resolve()
+    listed: dict[str, os.stat_result] = {}
+    skipped: list[tuple[str, str]] = []
+    for path, seen in everything.files.items():
+        if repositories and not repositories.isdisjoint((*rules.list_parents(path), "")):
+            skipped.append((path, "inside a bare git repository"))
+        elif path.count("/") > rules.MOST_FOLDERS:
+            skipped.append((path, "below too many folders"))
+        elif not rules.is_unicode(path):
+            skipped.append((path, rules.NOT_UNICODE))
+        elif stat.S_ISREG(seen.st_mode):
+            listed[path] = seen
+        elif (behind := _stat_inside(root / path, real_root)) is not None:
+            listed[path] = behind
+        else:
+            is_link = stat.S_ISLNK(seen.st_mode)
+            skipped.append((path, "link out of the folder, to a folder, or to nothing" if is_link else "not a file"))
+    for name in rules.OWN_NAMES:
+        listed.pop(name, None)
+    return FileListing(listed, everything.folders, tuple(sorted(skipped)))
+
+
+def _stat_inside(link: Path, real_root: Path) -> os.stat_result | None:
+    """Follow a link to a regular file inside the folder; None for anything else."""
+    with contextlib.suppress(OSError, RuntimeError):
+        real = link.resolve(strict=True)
+        behind = real.stat()
+        if stat.S_ISREG(behind.st_mode) and real.is_relative_to(real_root):
+            return behind
+    return None
+
+
+def content_checksum(hashes: dict[str, str]) -> str:
+    """Return one SHA-256 for names and contents of many files, so that a rename is noticed too."""
+    lines = [f"{hashes[path]}  {path}\n" for path in sorted(hashes)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def hash_files(root: Path, paths: Iterable[str]) -> dict[str, str]:
+    return {path: files.hash_file(root / path) for path in paths}
+
+
+# ── replacing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def make_staging(target: Path, token: str) -> Path:
