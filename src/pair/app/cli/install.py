@@ -111,8 +111,8 @@ def install(
     """
     installer = context.installer()
     if locked:
-        for option, value in (("--source", source), ("--kb", kb_id)):
-            if value is not None:
+        for option, given in (("--source", source), ("--kb", kb_id)):
+            if given is not None:
                 raise errors.command_line_invalid(
                     f"--locked cannot be used with {option}: the lock file says it", hints=["pair install --help"]
                 )
