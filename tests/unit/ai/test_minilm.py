@@ -11,11 +11,6 @@ from pair.ai.minilm import MiniLmEmbedder
 EMBEDDER = MiniLmEmbedder()
 
 
-def test_its_name_tells_the_weights() -> None:
-    assert EMBEDDER.name == "minilm-all-MiniLM-L6-v2-int8-384-8199be6f"
-    assert (EMBEDDER.dimension, EMBEDDER.hybrid_weight) == (384, 0.4)
-
-
 def test_it_needs_a_thread() -> None:
     with pytest.raises(ValueError, match="at least one thread"):
         MiniLmEmbedder(threads=0)

@@ -50,11 +50,6 @@ def terms_of(line: str) -> list[str]:
     return line.partition(": ")[2].split("; ")
 
 
-def test_it_asks_no_model() -> None:
-    SUMMARISER.summarise("a.md", "Cats sleep all day.")
-    assert SUMMARISER.model_calls == 0
-
-
 def test_a_page_is_named_by_its_title_its_first_sentences_its_sections_and_its_terms() -> None:
     first, *others = lines_of("leap.md", PAGE)
     assert first.startswith("Leap seconds keep UTC near UT1, as RFC 3339 says. They are rare. The IERS announces each ")

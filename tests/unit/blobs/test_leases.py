@@ -71,18 +71,6 @@ def test_who_holds_it_and_until_when_is_told(kind: Callable[[ManualClock], Lease
     assert told == {"name": "kb", "holder": "host-a", "expires_at": "2026-03-01T12:01:30Z"}
 
 
-def test_a_lease_that_is_lost_is_told_by_its_name(kind: Callable[[ManualClock], Leases]) -> None:
-    leases = kind(ManualClock())
-    stranger = Lease("kb", "host-b", "token-9", 1, NOON)
-    with pytest.raises(LeaseLostError, match=r"^kb$"):
-        leases.renew(stranger, seconds=30)
-    leases.acquire("kb", seconds=30)
-    with pytest.raises(LeaseLostError, match=r"^kb$"):
-        leases.renew(stranger, seconds=30)
-    leases.release(stranger)
-    refused(lambda: leases.acquire("kb", seconds=30))
-
-
 # ── in memory ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -249,13 +237,6 @@ def test_what_no_lease_can_say_is_no_lease(changes: dict[str, Any]) -> None:
     assert on_blobs(store, ManualClock()).acquire("kb", seconds=30).fence == 1
 
 
-@pytest.mark.parametrize("data", [b"[]", b"no lease", b'{"fence": 7}', b"[" * 100_000])
-def test_blob_that_is_no_lease_is_replaced(data: bytes) -> None:
-    store = MemoryStore(ManualClock())
-    store.put("leases/kb.lease.json", data)
-    assert on_blobs(store, ManualClock()).acquire("kb", seconds=30).fence == 1
-
-
 @pytest.mark.parametrize(
     "changes", [{"seconds": 366 * 86_400}, {"fence": 2**53}, {"renewals": 2**53}, {"fence": 0}], ids=str
 )
@@ -349,21 +330,6 @@ def test_the_file_of_a_lease_tells_the_last_fence_and_its_holder(
         "expires_at": "that process ends",
     }
     first.close()
-
-
-def test_a_file_lease_that_is_released_or_closed_is_lost(tmp_path: Path) -> None:
-    leases = on_files(tmp_path)
-    kept, released = leases.acquire("kb", seconds=30), leases.acquire("kb-2", seconds=30)
-    leases.release(released)
-    leases.release(released)
-    leases.renew(kept, seconds=30)
-    with pytest.raises(LeaseLostError, match=r"^kb-2$"):
-        leases.renew(released, seconds=30)
-    assert on_files(tmp_path).acquire("kb-2", seconds=30).fence == 2
-    leases.close()
-    leases.close()
-    with pytest.raises(LeaseLostError, match=r"^kb$"):
-        leases.renew(kept, seconds=30)
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

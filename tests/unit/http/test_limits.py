@@ -30,24 +30,3 @@ def test_answers_are_forgotten_by_their_size_the_oldest_first():
 
     asyncio.run(everybody())
     assert done.count("huge") == 2
-
-
-def test_a_request_that_failed_leaves_nothing_behind():
-    async def everybody() -> None:
-        known = Idempotency(3600, ManualClock())
-
-        async def fail() -> Response:
-            raise KeyError("failed")
-
-        async def work() -> Response:
-            return Response(b"done")
-
-        for _ in range(3):
-            try:
-                await known.once("ada", "key", b"", fail)
-            except KeyError:
-                continue
-        assert (await known.once("ada", "key", b"", work))[1] is False
-        assert (await known.once("ada", "key", b"", work))[1] is True
-
-    asyncio.run(everybody())

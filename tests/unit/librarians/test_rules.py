@@ -121,19 +121,6 @@ def test_error_has_a_known_code_and_a_message(error: Any) -> None:
     assert fault_of(Response(error=error)) is not None
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        Response(answer=7),  # type: ignore[arg-type]
-        Response(answer="Yes.", partial="no"),  # type: ignore[arg-type]
-        Response(answer="Yes.", sources="Handbook"),  # type: ignore[arg-type]
-        Response(answer="Yes.", metadata=[1]),  # type: ignore[arg-type]
-    ],
-)
-def test_wrong_types_are_named(response: Response) -> None:
-    assert fault_of(response) is not None
-
-
 @pytest.mark.rule("librarian-30")
 @pytest.mark.parametrize("query", [None, 7, b"bytes", "", " \n\t", "x" * 101])
 def test_what_is_no_question_is_refused(query: object) -> None:

@@ -60,26 +60,6 @@ def test_a_release_says_which_embedder_made_its_index(place: PublishTarget, tmp_
     assert json.dumps(report.to_json())
 
 
-def test_a_place_holds_plain_files_under_plain_names(place: PublishTarget, tmp_path: Path) -> None:
-    path, manifest = packaged(tmp_path)
-    report = publish(path, manifest, place, ManualClock())
-    assert place.read("handbook-1.0.0.zip") == path.read_bytes()
-    assert place.read("handbook-1.0.0.zip.sha256") == f"{report.release.sha256}  handbook-1.0.0.zip\n".encode()
-    assert place.read("nothing") is None
-
-
-def test_a_claim_that_is_there_already_decides(place: PublishTarget, tmp_path: Path) -> None:
-    path, manifest = packaged(tmp_path)
-    with place.lock():
-        assert place.claim("handbook-1.0.0.zip.sha256", b"0a" * 32) == b"0a" * 32
-    with pytest.raises(errors.ConflictError) as refused:
-        publish(path, manifest, place, ManualClock())
-    assert refused.value.code == "E021"
-    assert refused.value.details["published"] == "0a" * 32
-    assert place.read("handbook-1.0.0.zip") is None
-    assert place.read("releases.json") is None
-
-
 OTHER = Release("1.0.0", "other.zip", 1, "0b" * 32)
 
 
@@ -137,21 +117,6 @@ def test_other_bytes_that_come_into_the_feed_meanwhile_are_not_replaced(tmp_path
         publish(*packaged(tmp_path), place, ManualClock())
     assert refused.value.code == "E021"
     assert feed_of(place) == rival
-
-
-def test_an_archive_is_fetched_from_a_bucket_and_checked(store: MemoryStore, tmp_path: Path) -> None:
-    path, manifest = packaged(tmp_path)
-    release = publish(path, manifest, in_bucket(store), ManualClock()).release
-    fetcher = BucketFetcher(lambda address: store, SourcesSettings())
-    part = tmp_path / "deep" / "kb.part"
-    fetched = fetcher.fetch("s3://bucket/handbook-1.0.0.zip", part, sha256=release.sha256, known=None)
-    assert fetched is not None
-    assert (fetched.path.read_bytes(), fetched.verified) == (path.read_bytes(), True)
-    with pytest.raises(errors.DownloadError, match="checksum"):
-        fetcher.fetch("s3://bucket/handbook-1.0.0.zip", part, sha256="0a" * 32, known=None)
-    assert not part.exists()
-    with pytest.raises(errors.DownloadError, match="Failed to download"):
-        fetcher.fetch("s3://bucket/nothing.zip", part, sha256=None, known=None)
 
 
 def test_an_archive_in_a_bucket_that_is_too_large_is_not_fetched(store: MemoryStore, tmp_path: Path) -> None:

@@ -86,19 +86,6 @@ def address(wanted: str) -> FeedAddress:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "chosen"), [("#handbook", THREE), ("#handbook@1.0.0", ONE), ("#handbook@1.10.0-rc1", TWO)]
-)
-def test_a_release_is_chosen_by_name_and_version(wanted: str, chosen: Release) -> None:
-    assert choose(FEED, address(wanted)) == ("handbook", chosen)
-
-
-def test_the_only_kb_need_not_be_named() -> None:
-    only = ReleaseIndex({"handbook": (ONE, THREE)})
-    assert choose(only, address("")) == ("handbook", THREE)
-    assert choose(only, address("#@1.0.0")) == ("handbook", ONE)
-
-
-@pytest.mark.parametrize(
     ("feed", "wanted", "told"),
     [
         (FEED, "", ["cookbook 1.0.0", "handbook 1.9.0"]),
