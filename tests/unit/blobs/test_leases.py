@@ -19,6 +19,7 @@ from pair.blobs.memory import MemoryStore
 from pair.clock import SystemClock
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore, planned
+from support.sync_parts import later
 
 
 def numbered() -> Callable[[], str]:
@@ -32,10 +33,6 @@ def in_memory(clock: ManualClock) -> MemoryLeases:
 
 def on_blobs(store: Any, clock: ManualClock, holder: str = "host-a", prefix: str = "leases/") -> BlobLeases:
     return BlobLeases(store, holder=holder, new_token=numbered(), clock=clock, prefix=prefix)
-
-
-def later(seconds: float) -> datetime.datetime:
-    return NOON + datetime.timedelta(seconds=seconds)
 
 
 def refused(act: Callable[[], object], code: str = "E203") -> dict[str, Any]:
@@ -171,38 +168,30 @@ def test_a_lease_is_not_over_because_another_one_is_old() -> None:
     assert leases.acquire("kb-2", seconds=30).fence == 2
 
 
-def test_whoever_is_faster_by_a_moment_is_named() -> None:
+def hold_it(leases: BlobLeases, store: MemoryStore) -> None:
+    leases.acquire("kb", seconds=90)
+
+
+def come_and_go(leases: BlobLeases, store: MemoryStore) -> None:
+    leases.release(leases.acquire("kb", seconds=90))
+
+
+def put_something_else(leases: BlobLeases, store: MemoryStore) -> None:
+    store.put("leases/kb.lease.json", b"no lease")
+
+
+@pytest.mark.parametrize(
+    ("interfere", "seconds", "holder"),
+    [(hold_it, 30, "host-b"), (come_and_go, 90, "somebody else"), (put_something_else, 90, "somebody else")],
+)
+def test_whoever_is_faster_by_a_moment_is_named(
+    interfere: Callable[[BlobLeases, MemoryStore], None], seconds: float, holder: str
+) -> None:
     inner, clock = MemoryStore(ManualClock()), ManualClock()
     rival = on_blobs(inner, clock, "host-b")
-
-    def rival_first() -> None:
-        rival.acquire("kb", seconds=90)
-
-    store = FaultyStore(inner, planned(["delay"], only=["create"]), on_delay=rival_first)
-    told = refused(lambda: on_blobs(store, clock).acquire("kb", seconds=30))
-    assert told == {"name": "kb", "holder": "host-b", "expires_at": "2026-03-01T12:01:30Z"}
-
-
-def test_whoever_was_faster_and_is_gone_again_is_somebody_else() -> None:
-    inner, clock = MemoryStore(ManualClock()), ManualClock()
-
-    def come_and_go() -> None:
-        rival = on_blobs(inner, clock, "host-b")
-        rival.release(rival.acquire("kb", seconds=90))
-
-    store = FaultyStore(inner, planned(["delay"], only=["create"]), on_delay=come_and_go)
-    assert refused(lambda: on_blobs(store, clock).acquire("kb", seconds=30))["holder"] == "somebody else"
-
-
-def test_whoever_was_faster_and_left_no_lease_is_somebody_else() -> None:
-    inner, clock = MemoryStore(ManualClock()), ManualClock()
-
-    def put_something() -> None:
-        inner.put("leases/kb.lease.json", b"no lease")
-
-    store = FaultyStore(inner, planned(["delay"], only=["create"]), on_delay=put_something)
-    told = refused(lambda: on_blobs(store, clock).acquire("kb", seconds=90))
-    assert told == {"name": "kb", "holder": "somebody else", "expires_at": "2026-03-01T12:01:30Z"}
+    store = FaultyStore(inner, planned(["delay"], only=["create"]), on_delay=lambda: interfere(rival, inner))
+    told = refused(lambda: on_blobs(store, clock).acquire("kb", seconds=seconds))
+    assert told == {"name": "kb", "holder": holder, "expires_at": "2026-03-01T12:01:30Z"}
 
 
 def test_a_lease_that_is_taken_while_it_is_renewed_is_lost_and_its_release_frees_nothing() -> None:

@@ -39,10 +39,6 @@ def never_asked() -> KbSource:
     raise AssertionError("the latest release was asked for out of turn")
 
 
-def row(*values: object, id: str) -> object:
-    return pytest.param(*values, id=id)
-
-
 # ── kinds of source ────────────────────────────────────────────────────────────────────────────────
 
 KINDS = {
@@ -142,12 +138,12 @@ def test_no_source_is_both_remote_and_local(source: str):
 @pytest.mark.parametrize(
     ("source", "offline", "code"),
     [
-        row(None, False, None, id="online-without-source"),
-        row("https://h/kb.zip", False, None, id="online-with-url"),
-        row("./kb", False, None, id="online-with-path"),
-        row(None, True, "E001", id="offline-without-source"),
-        row("https://h/kb.zip", True, "E002", id="offline-with-url"),
-        row("./kb", True, None, id="offline-with-path"),
+        pytest.param(None, False, None, id="online-without-source"),
+        pytest.param("https://h/kb.zip", False, None, id="online-with-url"),
+        pytest.param("./kb", False, None, id="online-with-path"),
+        pytest.param(None, True, "E001", id="offline-without-source"),
+        pytest.param("https://h/kb.zip", True, "E002", id="offline-with-url"),
+        pytest.param("./kb", True, None, id="offline-with-path"),
     ],
 )
 def test_option_table_of_the_specification(source: str | None, offline: bool, code: str | None):
@@ -164,11 +160,11 @@ def test_option_table_of_the_specification(source: str | None, offline: bool, co
 @pytest.mark.parametrize(
     ("source", "code"),
     [
-        row("", "E001", id="empty-source"),
-        row("http://", "E002", id="url-without-host"),
-        row("git@github.com:o/r.git", "E002", id="git-by-ssh"),
-        row("ssh://git@h/r", "E002", id="ssh"),
-        row("https://h/r.git#v1", "E002", id="git-by-https"),
+        pytest.param("", "E001", id="empty-source"),
+        pytest.param("http://", "E002", id="url-without-host"),
+        pytest.param("git@github.com:o/r.git", "E002", id="git-by-ssh"),
+        pytest.param("ssh://git@h/r", "E002", id="ssh"),
+        pytest.param("https://h/r.git#v1", "E002", id="git-by-https"),
     ],
 )
 def test_offline_refuses_what_is_not_on_this_machine(source: str, code: str):
@@ -186,10 +182,10 @@ EVERYTHING_THERE = Surroundings("/here/kb", path_exists=True, monorepo_dataset="
 @pytest.mark.parametrize(
     ("source", "chosen"),
     [
-        row("./kb", KbSource("local", "/here/kb", requires_download=False), id="path"),
-        row("https://h/kb.zip", KbSource("url", "https://h/kb.zip", requires_download=True), id="url"),
-        row("https://h/r.git#v1", KbSource("git", "https://h/r.git#v1", requires_download=True), id="git"),
-        row(
+        pytest.param("./kb", KbSource("local", "/here/kb", requires_download=False), id="path"),
+        pytest.param("https://h/kb.zip", KbSource("url", "https://h/kb.zip", requires_download=True), id="url"),
+        pytest.param("https://h/r.git#v1", KbSource("git", "https://h/r.git#v1", requires_download=True), id="git"),
+        pytest.param(
             None,
             KbSource("monorepo", "/repo/packages/knowledge-hub/dataset", requires_download=False),
             id="monorepo-without-flag",
@@ -237,7 +233,7 @@ def test_missing_path_is_told_as_an_absolute_one():
 
 @pytest.mark.rule("source-8")
 @pytest.mark.parametrize("source", [name for name, kind in KINDS.items() if kind == "unknown"])
-@pytest.mark.parametrize("exists", [row(True, id="exists"), row(False, id="missing")])
+@pytest.mark.parametrize("exists", [pytest.param(True, id="exists"), pytest.param(False, id="missing")])
 def test_unknown_format_is_refused_and_an_existing_name_suggested(source: str, exists: bool):
     seen = Surroundings("/here/name", path_exists=exists, monorepo_dataset="/repo/dataset")
     with pytest.raises(UsageError) as refusal:
@@ -264,18 +260,18 @@ def test_url_that_names_no_server_is_of_unknown_format(source: str):
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        row("https://h/kb.zip", "https://h/kb.zip", id="nothing-to-hide"),
-        row("https://u:p@h/kb.zip", "https://h/kb.zip", id="user-and-password"),
-        row("https://token@h:8443/kb.zip", "https://h:8443/kb.zip", id="user-only"),
-        row("https://u:p@ss@h/kb.zip", "https://h/kb.zip", id="password-with-at-sign"),
-        row("https://h/a@b.zip", "https://h/a@b.zip", id="at-sign-in-the-path"),
-        row("https://h/kb.zip?sig=s&v=2", "https://h/kb.zip?sig=…&v=…", id="query-values"),
-        row("https://h/kb.zip?sig=a=b==", "https://h/kb.zip?sig=…", id="query-value-with-equals-signs"),
-        row("https://h/r.git#v1", "https://h/r.git#v1", id="git-ref-stays"),
-        row("https://u:p@h/r.git#v1", "https://h/r.git#v1", id="git-with-password"),
-        row("./kb?x=1", "./kb?x=1", id="path-stays"),
-        row("git@github.com:o/r.git", "git@github.com:o/r.git", id="ssh-login-stays"),
-        row("", "", id="nothing"),
+        pytest.param("https://h/kb.zip", "https://h/kb.zip", id="nothing-to-hide"),
+        pytest.param("https://u:p@h/kb.zip", "https://h/kb.zip", id="user-and-password"),
+        pytest.param("https://token@h:8443/kb.zip", "https://h:8443/kb.zip", id="user-only"),
+        pytest.param("https://u:p@ss@h/kb.zip", "https://h/kb.zip", id="password-with-at-sign"),
+        pytest.param("https://h/a@b.zip", "https://h/a@b.zip", id="at-sign-in-the-path"),
+        pytest.param("https://h/kb.zip?sig=s&v=2", "https://h/kb.zip?sig=…&v=…", id="query-values"),
+        pytest.param("https://h/kb.zip?sig=a=b==", "https://h/kb.zip?sig=…", id="query-value-with-equals-signs"),
+        pytest.param("https://h/r.git#v1", "https://h/r.git#v1", id="git-ref-stays"),
+        pytest.param("https://u:p@h/r.git#v1", "https://h/r.git#v1", id="git-with-password"),
+        pytest.param("./kb?x=1", "./kb?x=1", id="path-stays"),
+        pytest.param("git@github.com:o/r.git", "git@github.com:o/r.git", id="ssh-login-stays"),
+        pytest.param("", "", id="nothing"),
     ],
 )
 def test_shown_address_has_no_secrets(url: str, shown: str):
@@ -296,10 +292,10 @@ def test_address_that_cannot_be_parsed_can_still_be_shown(url: str, show):
 @pytest.mark.parametrize(
     ("url", "stored"),
     [
-        row("https://u:p@h/kb.zip?sig=s#f", "https://h/kb.zip?sig=s#f", id="user-goes-and-query-stays"),
-        row("http://h:80/kb.zip", "http://h:80/kb.zip", id="nothing-to-hide"),
-        row("/srv/u@h/kb", "/srv/u@h/kb", id="path-stays"),
-        row("git@h:o/r.git", "git@h:o/r.git", id="ssh-login-stays"),
+        pytest.param("https://u:p@h/kb.zip?sig=s#f", "https://h/kb.zip?sig=s#f", id="user-goes-and-query-stays"),
+        pytest.param("http://h:80/kb.zip", "http://h:80/kb.zip", id="nothing-to-hide"),
+        pytest.param("/srv/u@h/kb", "/srv/u@h/kb", id="path-stays"),
+        pytest.param("git@h:o/r.git", "git@h:o/r.git", id="ssh-login-stays"),
     ],
 )
 def test_stored_address_has_no_user(url: str, stored: str):
@@ -310,10 +306,10 @@ def test_stored_address_has_no_user(url: str, stored: str):
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        row("https://h/kb.zip", "https://h/kb.zip.sha256", id="plain"),
-        row("https://h/kb.zip?sig=s", "https://h/kb.zip.sha256?sig=s", id="before-the-query"),
-        row("https://h/kb.zip#part", "https://h/kb.zip.sha256", id="fragment-goes"),
-        row("https://u:p@h:1/a/kb.zip", "https://u:p@h:1/a/kb.zip.sha256", id="user-and-port-stay"),
+        pytest.param("https://h/kb.zip", "https://h/kb.zip.sha256", id="plain"),
+        pytest.param("https://h/kb.zip?sig=s", "https://h/kb.zip.sha256?sig=s", id="before-the-query"),
+        pytest.param("https://h/kb.zip#part", "https://h/kb.zip.sha256", id="fragment-goes"),
+        pytest.param("https://u:p@h:1/a/kb.zip", "https://u:p@h:1/a/kb.zip.sha256", id="user-and-port-stay"),
     ],
 )
 def test_checksum_lies_beside_its_archive(url: str, address: str):
@@ -329,32 +325,32 @@ ONE, TWO = "a1" * 32, "b2" * 32
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        row(ONE, ONE, id="bare"),
-        row(f"{ONE}\n", ONE, id="bare-line"),
-        row(ONE.upper(), ONE, id="upper-case"),
-        row(f"  {ONE}  \n\n", ONE, id="spaces-and-empty-lines"),
-        row(f"{ONE}  kb.zip\n", ONE, id="sha256sum"),
-        row(f"{ONE} *kb.zip\n", ONE, id="sha256sum-binary"),
-        row(f"{ONE}\tkb.zip", ONE, id="tab"),
-        row(f"{ONE}  another name.zip\n", ONE, id="one-line-of-another-name"),
-        row(f"\ufeff{ONE}  kb.zip\n", ONE, id="byte-order-mark"),
-        row(f"{ONE}  kb.zip\r\n", ONE, id="windows-line-end"),
-        row(f"{TWO}  other.zip\r\n{ONE}  kb.zip\r\n", ONE, id="several-windows-lines"),
-        row(f"{TWO}  other.zip\n{ONE}  kb.zip\n{TWO}  kb.zip.asc\n", ONE, id="several-by-name"),
-        row(f"{TWO}  other.zip\n{TWO}  third.zip\n", None, id="several-without-this-name"),
-        row("", None, id="empty"),
-        row("\n \n", None, id="blank"),
-        row("\ufeff", None, id="only-a-byte-order-mark"),
-        row(ONE[:-1], None, id="too-short"),
-        row(ONE + "a", None, id="too-long"),
-        row("g" * 64, None, id="not-hexadecimal"),
-        row("a1" * 20, None, id="sha-1"),
-        row(f"{ONE}kb.zip", None, id="name-without-space"),
-        row(f"kb.zip  {ONE}", None, id="name-first"),
-        row("<!doctype html><title>404</title>", None, id="web-page"),
-        row(f"{ONE}  kb.zip\nbroken line\n", None, id="one-line-broken"),
-        row(f"SHA256 (kb.zip) = {ONE}", None, id="bsd"),
-        row("٣" * 64, None, id="digits-of-another-script"),
+        pytest.param(ONE, ONE, id="bare"),
+        pytest.param(f"{ONE}\n", ONE, id="bare-line"),
+        pytest.param(ONE.upper(), ONE, id="upper-case"),
+        pytest.param(f"  {ONE}  \n\n", ONE, id="spaces-and-empty-lines"),
+        pytest.param(f"{ONE}  kb.zip\n", ONE, id="sha256sum"),
+        pytest.param(f"{ONE} *kb.zip\n", ONE, id="sha256sum-binary"),
+        pytest.param(f"{ONE}\tkb.zip", ONE, id="tab"),
+        pytest.param(f"{ONE}  another name.zip\n", ONE, id="one-line-of-another-name"),
+        pytest.param(f"\ufeff{ONE}  kb.zip\n", ONE, id="byte-order-mark"),
+        pytest.param(f"{ONE}  kb.zip\r\n", ONE, id="windows-line-end"),
+        pytest.param(f"{TWO}  other.zip\r\n{ONE}  kb.zip\r\n", ONE, id="several-windows-lines"),
+        pytest.param(f"{TWO}  other.zip\n{ONE}  kb.zip\n{TWO}  kb.zip.asc\n", ONE, id="several-by-name"),
+        pytest.param(f"{TWO}  other.zip\n{TWO}  third.zip\n", None, id="several-without-this-name"),
+        pytest.param("", None, id="empty"),
+        pytest.param("\n \n", None, id="blank"),
+        pytest.param("\ufeff", None, id="only-a-byte-order-mark"),
+        pytest.param(ONE[:-1], None, id="too-short"),
+        pytest.param(ONE + "a", None, id="too-long"),
+        pytest.param("g" * 64, None, id="not-hexadecimal"),
+        pytest.param("a1" * 20, None, id="sha-1"),
+        pytest.param(f"{ONE}kb.zip", None, id="name-without-space"),
+        pytest.param(f"kb.zip  {ONE}", None, id="name-first"),
+        pytest.param("<!doctype html><title>404</title>", None, id="web-page"),
+        pytest.param(f"{ONE}  kb.zip\nbroken line\n", None, id="one-line-broken"),
+        pytest.param(f"SHA256 (kb.zip) = {ONE}", None, id="bsd"),
+        pytest.param("٣" * 64, None, id="digits-of-another-script"),
     ],
 )
 def test_checksum_is_read_from_a_checksum_file(text: str, found: str | None):
@@ -608,33 +604,33 @@ def test_folders_above_a_path_come_nearest_first():
 @pytest.mark.parametrize(
     ("name", "version", "fault"),
     [
-        row("handbook", "1.0.0", None, id="plain"),
-        row("a", "0.0.0", None, id="shortest"),
-        row("7-days.of_kb", "10.20.30", None, id="every-sign"),
-        row("kb", "1.2.3-rc.1", None, id="pre-release"),
-        row("kb", "1.2.3-rc.1+build.5", None, id="build"),
-        row("kb", "1.2.3+20260101", None, id="build-only"),
-        row("", "1.0.0", "name", id="no-name"),
-        row("Handbook", "1.0.0", None, id="upper-case-name"),
-        row("hand book", "1.0.0", None, id="space-in-name"),
-        row("-kb", "1.0.0", None, id="name-begins-with-dash"),
-        row(".kb", "1.0.0", None, id="name-begins-with-dot"),
-        row("a/b", "1.0.0", None, id="slash-in-name"),
-        row("größe", "1.0.0", None, id="name-not-ascii"),
-        row("kb\n", "1.0.0", "name", id="newline-after-name"),
-        row("  ", "1.0.0", "name", id="blank-name"),
-        row("k\x1bb", "1.0.0", "name", id="control-character-in-name"),
-        row("kb", "", "version", id="no-version"),
-        row("kb", "1", None, id="one-number"),
-        row("kb", "1.0", None, id="two-numbers"),
-        row("kb", "1.0.0.0", None, id="four-numbers"),
-        row("kb", "v1.0.0", None, id="v-before"),
-        row("kb", "01.0.0", None, id="leading-zero"),
-        row("kb", "1.0.0-", None, id="empty-pre-release"),
-        row("kb", "1.0.0-a..b", None, id="empty-part"),
-        row("kb", "1.0.0\n", "version", id="newline-after-version"),
-        row("kb", "1.0.0/../x", None, id="path-in-version"),
-        row("kb", "1٣.0.0", None, id="digits-of-another-script"),
+        pytest.param("handbook", "1.0.0", None, id="plain"),
+        pytest.param("a", "0.0.0", None, id="shortest"),
+        pytest.param("7-days.of_kb", "10.20.30", None, id="every-sign"),
+        pytest.param("kb", "1.2.3-rc.1", None, id="pre-release"),
+        pytest.param("kb", "1.2.3-rc.1+build.5", None, id="build"),
+        pytest.param("kb", "1.2.3+20260101", None, id="build-only"),
+        pytest.param("", "1.0.0", "name", id="no-name"),
+        pytest.param("Handbook", "1.0.0", None, id="upper-case-name"),
+        pytest.param("hand book", "1.0.0", None, id="space-in-name"),
+        pytest.param("-kb", "1.0.0", None, id="name-begins-with-dash"),
+        pytest.param(".kb", "1.0.0", None, id="name-begins-with-dot"),
+        pytest.param("a/b", "1.0.0", None, id="slash-in-name"),
+        pytest.param("größe", "1.0.0", None, id="name-not-ascii"),
+        pytest.param("kb\n", "1.0.0", "name", id="newline-after-name"),
+        pytest.param("  ", "1.0.0", "name", id="blank-name"),
+        pytest.param("k\x1bb", "1.0.0", "name", id="control-character-in-name"),
+        pytest.param("kb", "", "version", id="no-version"),
+        pytest.param("kb", "1", None, id="one-number"),
+        pytest.param("kb", "1.0", None, id="two-numbers"),
+        pytest.param("kb", "1.0.0.0", None, id="four-numbers"),
+        pytest.param("kb", "v1.0.0", None, id="v-before"),
+        pytest.param("kb", "01.0.0", None, id="leading-zero"),
+        pytest.param("kb", "1.0.0-", None, id="empty-pre-release"),
+        pytest.param("kb", "1.0.0-a..b", None, id="empty-part"),
+        pytest.param("kb", "1.0.0\n", "version", id="newline-after-version"),
+        pytest.param("kb", "1.0.0/../x", None, id="path-in-version"),
+        pytest.param("kb", "1٣.0.0", None, id="digits-of-another-script"),
     ],
 )
 def test_package_is_called_by_lines_of_text(name: str, version: str, fault: str | None):
@@ -666,17 +662,17 @@ def test_package_is_named_after_its_folder(folder: str, name: str):
 @pytest.mark.parametrize(
     ("version", "key"),
     [
-        row("1.2.3", "1.2.3", id="version"),
-        row("v1.2.3-rc.1+b", "v1.2.3-rc.1+b", id="every-sign"),
-        row("1" * 100, "1" * 100, id="longest"),
-        row("1" * 101, "hash", id="too-long"),
-        row(None, "hash", id="no-version"),
-        row("", "hash", id="empty-version"),
-        row("..", "hash", id="parent-folder"),
-        row(".locks", "hash", id="hidden"),
-        row("1/../../x", "hash", id="path"),
-        row("release 1", "hash", id="space"),
-        row("1\n", "hash", id="newline"),
+        pytest.param("1.2.3", "1.2.3", id="version"),
+        pytest.param("v1.2.3-rc.1+b", "v1.2.3-rc.1+b", id="every-sign"),
+        pytest.param("1" * 100, "1" * 100, id="longest"),
+        pytest.param("1" * 101, "hash", id="too-long"),
+        pytest.param(None, "hash", id="no-version"),
+        pytest.param("", "hash", id="empty-version"),
+        pytest.param("..", "hash", id="parent-folder"),
+        pytest.param(".locks", "hash", id="hidden"),
+        pytest.param("1/../../x", "hash", id="path"),
+        pytest.param("release 1", "hash", id="space"),
+        pytest.param("1\n", "hash", id="newline"),
     ],
 )
 def test_cache_key_is_the_version_or_else_the_hash_of_the_address(version: str | None, key: str):

@@ -1,31 +1,26 @@
 """Bytes as text, and text as a hash: tables."""
 
 import hashlib
-from typing import Any
 
 import pytest
 
 from pair.sync import source_text
 
 
-def row(*values: object, id: str) -> Any:
-    return pytest.param(*values, id=id)
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        row(b"", "", id="empty"),
-        row(b"plain", "plain", id="ASCII"),
-        row("für alle · 你好 · 🙂".encode(), "für alle · 你好 · 🙂", id="UTF-8"),
-        row(b"\xef\xbb\xbfwith a mark", "with a mark", id="a byte order mark is dropped"),
-        row(b"\xef\xbb\xbf", "", id="only a byte order mark"),
-        row(b"a\x00b", "a\x00b", id="NUL is a character of UTF-8"),
-        row(b"caf\xe9", None, id="Latin-1"),
-        row("utf-16".encode("utf-16"), None, id="UTF-16"),
-        row(b"cut \xe2\x82", None, id="cut off inside a character"),
-        row(b"\xed\xa0\x80", None, id="a lone surrogate"),
-        row(b"\x89PNG\r\n\x1a\n", None, id="PNG"),
+        pytest.param(b"", "", id="empty"),
+        pytest.param(b"plain", "plain", id="ASCII"),
+        pytest.param("für alle · 你好 · 🙂".encode(), "für alle · 你好 · 🙂", id="UTF-8"),
+        pytest.param(b"\xef\xbb\xbfwith a mark", "with a mark", id="a byte order mark is dropped"),
+        pytest.param(b"\xef\xbb\xbf", "", id="only a byte order mark"),
+        pytest.param(b"a\x00b", "a\x00b", id="NUL is a character of UTF-8"),
+        pytest.param(b"caf\xe9", None, id="Latin-1"),
+        pytest.param("utf-16".encode("utf-16"), None, id="UTF-16"),
+        pytest.param(b"cut \xe2\x82", None, id="cut off inside a character"),
+        pytest.param(b"\xed\xa0\x80", None, id="a lone surrogate"),
+        pytest.param(b"\x89PNG\r\n\x1a\n", None, id="PNG"),
     ],
 )
 @pytest.mark.rule("sync-11")
@@ -36,17 +31,17 @@ def test_text_is_what_decodes_as_utf8(content: bytes, expected: str | None) -> N
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        row("", "", id="empty"),
-        row("one", "one", id="a line"),
-        row("one\n", "one", id="final line end"),
-        row("one\r\ntwo\r\n", "one\ntwo", id="CRLF"),
-        row("one\rtwo\r", "one\ntwo", id="CR"),
-        row("one\r\n\r\ntwo", "one\n\ntwo", id="CRLF is one line end"),
-        row("one  \ntwo\t \n", "one\ntwo", id="space at line ends"),
-        row("  one\n\ttwo", "  one\n\ttwo", id="indentation stays"),
-        row("\n \n\t\none\n \n\n", "one", id="blank lines around"),
-        row("one\n\n\n two", "one\n\n\n two", id="blank lines inside stay"),
-        row(" \n\t\r\n ", "", id="nothing but blank lines"),
+        pytest.param("", "", id="empty"),
+        pytest.param("one", "one", id="a line"),
+        pytest.param("one\n", "one", id="final line end"),
+        pytest.param("one\r\ntwo\r\n", "one\ntwo", id="CRLF"),
+        pytest.param("one\rtwo\r", "one\ntwo", id="CR"),
+        pytest.param("one\r\n\r\ntwo", "one\n\ntwo", id="CRLF is one line end"),
+        pytest.param("one  \ntwo\t \n", "one\ntwo", id="space at line ends"),
+        pytest.param("  one\n\ttwo", "  one\n\ttwo", id="indentation stays"),
+        pytest.param("\n \n\t\none\n \n\n", "one", id="blank lines around"),
+        pytest.param("one\n\n\n two", "one\n\n\n two", id="blank lines inside stay"),
+        pytest.param(" \n\t\r\n ", "", id="nothing but blank lines"),
     ],
 )
 @pytest.mark.rule("sync-45")
