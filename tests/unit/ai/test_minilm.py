@@ -1,4 +1,4 @@
-"""The best embedder without a network."""
+"""The MiniLM embedder: the best one without a network."""
 
 import subprocess
 import sys

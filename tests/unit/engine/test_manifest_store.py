@@ -349,17 +349,6 @@ def test_a_copy_of_each_manifest_is_kept_before_it_is_published() -> None:
     assert steps == ["probe", "copy", "swap", "copy", "swap"]
 
 
-def test_a_copy_of_what_lost_is_taken_back() -> None:
-    store = memory()
-    one, other = publication(store, keeps_versions=True), publication(store, keeps_versions=True)
-    first = one.swap(None, next_of(None))
-    won = one.swap(first, next_of(first))
-    with pytest.raises(errors.ConflictError) as raised:
-        other.swap(first, next_of(first))
-    assert raised.value.code == "E202"
-    assert list(copies(store)) == keys_of(first, won)
-
-
 def test_a_copy_of_what_nobody_can_tell_of_stays() -> None:
     store = memory()
     first = publication(store, keeps_versions=True).swap(None, next_of(None))
@@ -461,18 +450,6 @@ def test_a_version_that_goes_while_it_is_looked_for_is_not_there() -> None:
     with pytest.raises(errors.NotFoundError) as raised:
         publication(FaultyStore(store, going), at="1").require()
     assert (raised.value.code, raised.value.details) == ("E218", {"kb_id": "kb", "version": "1", "kept": []})
-
-
-def test_the_current_version_can_be_read_as_one_also_where_none_are_kept() -> None:
-    store = memory()
-    writer = publication(store)
-    first = writer.swap(None, next_of(None))
-    then = publication(store, at="1")
-    assert then.require().manifest.number == then.require().manifest.number == 1
-    writer.swap(first, next_of(first))
-    with pytest.raises(errors.NotFoundError) as raised:
-        then.require()
-    assert raised.value.details == {"kb_id": "kb", "version": "1", "kept": []}
 
 
 def test_a_copy_that_cannot_be_taken_back_is_left() -> None:

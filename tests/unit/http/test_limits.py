@@ -1,4 +1,4 @@
-"""What is remembered of requests with an Idempotency-Key."""
+"""What is stored for requests with an Idempotency-Key."""
 
 import asyncio
 

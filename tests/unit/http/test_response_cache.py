@@ -1,4 +1,4 @@
-"""What is cache is told while it is true, and looked at together."""
+"""The response cache: what it keeps, and how concurrent requests share one run."""
 
 import asyncio
 

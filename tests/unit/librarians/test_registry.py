@@ -1,4 +1,4 @@
-"""Who is there, and under which terms."""
+"""The registry of librarians: its entries, who may ask them, and the circuit breaker of each."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is valid, what may be handed on, and what is tidy_response."""
+"""Which responses are valid, what may be handed over, how a response is tidied, and what refusals say."""
 
 import math
 from fractions import Fraction

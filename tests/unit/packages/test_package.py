@@ -119,12 +119,6 @@ def test_entries_are_sorted_behind_the_manifest(folder: Path):
     assert names_in(packaged(folder).path) == ["manifest.json", "README.md", "guides/deploy.md", "logo.png"]
 
 
-def test_changed_byte_changes_the_package(folder: Path, tmp_path: Path):
-    first = packaged(folder, tmp_path / "one.zip")
-    write_files(folder, {"README.md": "# handbook\n"})
-    assert packaged(folder, tmp_path / "two.zip").sha256 != first.sha256
-
-
 # ── the manifest ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -147,32 +141,25 @@ def test_manifest_lists_each_file_by_path(folder: Path):
     }
 
 
-def test_rename_is_noticed_though_no_content_changed(folder: Path, tmp_path: Path):
-    first = packaged(folder, tmp_path / "one.zip").manifest
-    (folder / "README.md").rename(folder / "readme.txt")
-    second = packaged(folder, tmp_path / "two.zip").manifest
-    assert first.content_checksum != second.content_checksum
-    assert sorted(entry.sha256 for entry in first.files.values()) == sorted(
-        entry.sha256 for entry in second.files.values()
-    )
-
-
-def test_two_files_that_trade_contents_are_noticed(tmp_path: Path):
-    one = packaged(write_files(tmp_path / "one", {"a.md": "x", "b.md": "y"}), tmp_path / "one.zip")
-    two = packaged(write_files(tmp_path / "two", {"a.md": "y", "b.md": "x"}), tmp_path / "two.zip")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"a.md": "z", "b.md": "y"}, id="a-changed-byte"),
+        pytest.param({"c.md": "x", "b.md": "y"}, id="a-rename"),
+        pytest.param({"a.md": "y", "b.md": "x"}, id="two-files-that-trade-contents"),
+    ],
+)
+def test_any_change_of_the_files_is_noticed(changed: dict[str, str | bytes], tmp_path: Path):
+    one = packaged(write_files(tmp_path / "one", {"a.md": "x", "b.md": "y"}), tmp_path / "one.zip", name="kb")
+    two = packaged(write_files(tmp_path / "two", changed), tmp_path / "two.zip", name="kb")
     assert one.manifest.content_checksum != two.manifest.content_checksum
+    assert one.sha256 != two.sha256
 
 
-def test_date_is_the_one_given(folder: Path, tmp_path: Path):
-    dated = make_package(folder, tmp_path / "kb.zip", label=Label(), dated=NEW_YEAR).manifest
-    assert dated.created_at == "2026-01-01T00:00:00Z"
-    assert dated.is_dated
-
-
-def test_without_a_date_the_manifest_says_none(folder: Path):
-    manifest = packaged(folder).manifest
-    assert manifest.created_at == UNDATED
-    assert not manifest.is_dated
+@pytest.mark.parametrize(("dated", "created_at"), [(NEW_YEAR, "2026-01-01T00:00:00Z"), (None, UNDATED)])
+def test_date_is_the_one_given_or_none(dated: datetime.datetime | None, created_at: str, folder: Path, tmp_path: Path):
+    manifest = make_package(folder, tmp_path / "kb.zip", label=Label(), dated=dated).manifest
+    assert (manifest.created_at, manifest.is_dated) == (created_at, dated is not None)
 
 
 def test_manifest_survives_being_written_and_read(folder: Path):

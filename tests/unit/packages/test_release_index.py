@@ -1,4 +1,4 @@
-"""Feeds as values: written, read again, refused, chosen from."""
+"""Release indexes: decoding, choosing a release, and publishing to folders and buckets."""
 
 import json
 from pathlib import Path

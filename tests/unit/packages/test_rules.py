@@ -31,6 +31,9 @@ from pair.values import KbSource
 RELEASE = KbSource("github-release", "https://h/kb.zip", requires_download=True, version="1.2.3")
 
 
+EVERYTHING_THERE = Surroundings("/here/kb", path_exists=True, monorepo_dataset="/repo/packages/knowledge-hub/dataset")
+
+
 def latest_release() -> KbSource:
     return RELEASE
 
@@ -160,6 +163,7 @@ def test_option_table_of_the_specification(source: str | None, offline: bool, co
 @pytest.mark.parametrize(
     ("source", "code"),
     [
+        pytest.param(None, "E001", id="no-source"),
         pytest.param("", "E001", id="empty-source"),
         pytest.param("http://", "E002", id="url-without-host"),
         pytest.param("git@github.com:o/r.git", "E002", id="git-by-ssh"),
@@ -167,18 +171,18 @@ def test_option_table_of_the_specification(source: str | None, offline: bool, co
         pytest.param("https://h/r.git#v1", "E002", id="git-by-https"),
     ],
 )
-def test_offline_refuses_what_is_not_on_this_machine(source: str, code: str):
-    with pytest.raises(UsageError) as refusal:
-        choose_source(source, offline=True, seen=Surroundings(), latest_release=never_asked)
-    assert refusal.value.code == code
+def test_offline_refuses_what_is_not_on_this_machine(source: str | None, code: str):
+    for seen in (Surroundings(), EVERYTHING_THERE):
+        with pytest.raises(UsageError) as refusal:
+            choose_source(source, offline=True, seen=seen, latest_release=never_asked)
+        assert refusal.value.code == code
 
 
 # ── precedence ─────────────────────────────────────────────────────────────────────────────────────
 
-EVERYTHING_THERE = Surroundings("/here/kb", path_exists=True, monorepo_dataset="/repo/packages/knowledge-hub/dataset")
-
 
 @pytest.mark.rule("source-1")
+@pytest.mark.rule("source-3")
 @pytest.mark.parametrize(
     ("source", "chosen"),
     [
@@ -196,6 +200,8 @@ def test_flag_wins_over_monorepo_and_both_win_over_the_release(source: str | Non
     found, because = choose_source(source, offline=False, seen=EVERYTHING_THERE, latest_release=never_asked)
     assert found == chosen
     assert because
+    if source == "./kb":
+        assert choose_source(source, offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)[0] == chosen
 
 
 @pytest.mark.rule("source-1")
@@ -208,19 +214,6 @@ def test_latest_release_is_asked_for_once_when_nothing_else_is_there():
 
     assert choose_source(None, offline=False, seen=Surroundings(), latest_release=counted)[0] == RELEASE
     assert asked == ["release"]
-
-
-@pytest.mark.rule("source-5")
-def test_monorepo_does_not_make_offline_without_source_good():
-    with pytest.raises(UsageError) as refusal:
-        choose_source(None, offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert refusal.value.code == "E001"
-
-
-@pytest.mark.rule("source-3")
-def test_offline_takes_a_path():
-    found, _ = choose_source("./kb", offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert found == KbSource("local", "/here/kb", requires_download=False)
 
 
 @pytest.mark.rule("source-7")

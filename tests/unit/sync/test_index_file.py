@@ -1,4 +1,4 @@
-"""State as `index.txt`: tables."""
+"""How `index.txt` and `llms.txt` are formatted, and where the links of `llms.txt` lead."""
 
 import re
 from pathlib import Path

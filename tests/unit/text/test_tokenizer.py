@@ -1,4 +1,4 @@
-"""What counts as a term, and what a query asks for."""
+"""The terms of a text, the parts of a query, and highlights."""
 
 import re
 
