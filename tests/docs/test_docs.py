@@ -102,7 +102,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     "variables", [{}, {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "LANG": "C"}], ids=["as it is", "a wide terminal"]
 )
 def test_generated_pages_are_current(workplace: Workplace, variables: dict[str, str]) -> None:
-    command = [sys.executable, ROOT / "docs" / "generate.py", "--check"]
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
     done = subprocess.run(command, env=workplace.environment | variables, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 

@@ -5,6 +5,7 @@ import io
 import random
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,11 @@ def zip_with_comment(files: dict[str, str], comment: bytes) -> bytes:
 @pytest.mark.parametrize("hostile", CORPUS, ids=lambda hostile: hostile.id)
 def test_hostile_archive_is_refused_when_unpacked_or_only_read_and_leaves_nothing(hostile: Hostile, tmp_path: Path):
     archive = archive_at(tmp_path, hostile.build())
-    for act in (lambda: unpack(archive, tmp_path / "kb", POLICY), lambda: hash_entries(archive, POLICY)):
+    acts: list[Callable[[], object]] = [
+        lambda: unpack(archive, tmp_path / "kb", POLICY),
+        lambda: hash_entries(archive, POLICY),
+    ]
+    for act in acts:
         with pytest.raises(DownloadError) as refusal:
             act()
         assert refusal.value.code == "E009"
