@@ -61,11 +61,6 @@ def test_drawing_in_the_module_shows_the_same_tree():
     }
 
 
-def test_builtin_kinds_still_catch_what_they_would():
-    assert issubclass(errors.UsageError, ValueError)
-    assert issubclass(errors.NotFoundError, LookupError)
-
-
 def test_an_error_of_another_process_arrives_as_it_was():
     error = errors.stored_data_damaged("a key", "it is half there")
     arrived = pickle.loads(pickle.dumps(error))

@@ -6,12 +6,6 @@ from pair.ai.fastembed import FastembedEmbedder
 from pair.errors import PairError
 
 
-def test_the_usual_model_is_known_without_loading_it() -> None:
-    embedder = FastembedEmbedder()
-    assert embedder.name == "fastembed-BAAI/bge-small-en-v1.5-384"
-    assert (embedder.dimension, embedder.hybrid_weight) == (384, 0.4)
-
-
 def test_an_unknown_model_is_refused_with_similar_ones() -> None:
     with pytest.raises(PairError) as caught:
         FastembedEmbedder("bge-tiny")

@@ -1,14 +1,10 @@
 """The embedder without a model: which texts are near, and that a vector never changes."""
 
 import hashlib
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from pair.ai.contract import Embedder
 from pair.ai.ngram import NgramEmbedder
 from pair.text.characters import ENGLISH
 
@@ -21,26 +17,9 @@ def near(left: str, right: str) -> float:
     return float(vectors[0] @ vectors[1])
 
 
-def test_it_is_an_embedder_named_by_its_dimension() -> None:
-    embedder: Embedder = NgramEmbedder()
-    assert (embedder.name, embedder.dimension) == ("ngram-384-v1", 384)
-    assert NgramEmbedder(64).name == "ngram-64-v1"
-    assert NgramEmbedder(64).embed(["word"]).shape == (1, 64)
-
-
 def test_a_vector_without_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one number: 0"):
         NgramEmbedder(0)
-
-
-def test_no_texts_give_no_rows() -> None:
-    assert NgramEmbedder().embed([]).shape == (0, 384)
-
-
-def test_a_row_is_of_length_one() -> None:
-    vectors = NgramEmbedder().embed(["one word", "x", "many words " * 5_000, "y" * 100_000])
-    assert vectors.dtype == np.float32
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("text", ["", " \n", "…!?", "___", "\u0301", "\ud800"])
@@ -91,19 +70,8 @@ def test_a_long_run_of_letters_is_read_as_several_words() -> None:
     assert near("x" * 64 + "y" * 64, f"{'x' * 64} {'y' * 64}") == pytest.approx(1)
 
 
-def test_what_else_is_in_the_batch_makes_no_difference() -> None:
-    alone = [NgramEmbedder().embed([text])[0] for text in SENTENCES]
-    assert np.array_equal(NgramEmbedder().embed(SENTENCES), np.stack(alone))
-
-
 def test_vectors_are_the_same_bits_on_every_machine() -> None:
     assert digest(NgramEmbedder().embed(SENTENCES).astype("<f4").tobytes()) == DIGEST
-
-
-def test_vectors_are_the_same_bits_in_another_process() -> None:
-    code = f"from pair.ai.ngram import *; print(NgramEmbedder().embed({SENTENCES!r}).astype('<f4').tobytes().hex())"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert digest(bytes.fromhex(done.stdout)) == DIGEST
 
 
 def digest(vectors: bytes) -> str:
@@ -124,12 +92,3 @@ def test_a_word_in_use_is_kept_when_others_are_forgotten() -> None:
         embedder.embed(["kept", " ".join(f"w{number}" for number in range(start, start + 20_000))])
     assert embedder._memory.recall(["kept"])[1] == []
     assert embedder._memory.recall(["w0"])[1] == ["w0"]
-
-
-def test_threads_share_an_embedder() -> None:
-    texts = [f"text {number} with word{number % 97} and word{number % 89}" for number in range(2_000)]
-    expected = NgramEmbedder().embed(texts)
-    embedder = NgramEmbedder()
-    batches = [texts[start : start + 50] for start in range(0, len(texts), 50)]
-    with ThreadPoolExecutor(4) as pool:
-        assert np.array_equal(np.concatenate(list(pool.map(embedder.embed, batches))), expected)

@@ -58,11 +58,6 @@ def embed_plainly(text: str) -> np.ndarray:
     return np.asarray(mean / np.linalg.norm(mean))
 
 
-def test_its_name_tells_the_weights() -> None:
-    assert EMBEDDER.name == "static-wordllama-l2_supercat-256-64b47a2d"
-    assert (EMBEDDER.dimension, EMBEDDER.hybrid_weight) == (256, 0.2)
-
-
 @settings(deadline=None)
 @given(st.lists(st.one_of(WORDS, st.text(max_size=6))).map("".join))
 def test_vectors_are_those_of_the_plain_way(text: str) -> None:

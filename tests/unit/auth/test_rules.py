@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from pair import errors
 from pair.auth import rules
-from pair.auth.rules import Principal
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "LOCALHOST.", "::1", "[::1]"])
@@ -48,18 +47,6 @@ def test_requests_from_here_are_let_in(host: str, origin: str, only_loopback: bo
 def test_requests_of_others_are_refused(host: str, origin: str, only_loopback: bool):
     with pytest.raises(errors.AccessError):
         rules.check_origin(host, origin, only_loopback=only_loopback)
-
-
-def test_each_scope_covers_those_before_it():
-    for place, scope in enumerate(rules.SCOPES):
-        principal = Principal("someone", scope)
-        for needed in rules.SCOPES[: place + 1]:
-            rules.check_scope(principal, needed)
-        for needed in rules.SCOPES[place + 1 :]:
-            with pytest.raises(errors.AccessError):
-                rules.check_scope(principal, needed)
-    assert rules.choose_widest(["openid", "write", "read"]) == "write"
-    assert rules.choose_widest(["openid"]) is None
 
 
 @given(

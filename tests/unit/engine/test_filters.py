@@ -9,9 +9,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from pair.app.render import format_error
 from pair.engine.filters import MAX_CONDITIONS, Filter, flatten_metadata, parse_assignments, parse_filter
-from pair.errors import UsageError, filter_invalid
+from pair.errors import UsageError
 from support.filters import matches
 
 LARGE = 2**53 + 1
@@ -195,17 +194,6 @@ def test_a_long_filter_is_cut_in_the_message() -> None:
         parse_filter({"year": [["x" * 1_000]]})
     assert len(raised.value.message) < 120
     assert len(raised.value.explanation) < 140
-
-
-def test_the_error_shows_every_form() -> None:
-    assert format_error(filter_invalid("year", "no sign")) == (
-        "Error: Filter not understood: year\n\nno sign\n\n"
-        "A filter is one of these, or several that must all hold:\n"
-        '  • Equal: year=2024 or {"year": 2024}\n'
-        '  • One of: lang=de|en or {"lang": ["de", "en"]}\n'
-        '  • Range: year>=2020 or {"year": {"gte": 2020, "lt": 2025}}\n'
-        '  • Beginning: path=docs/* or {"path": {"prefix": "docs/"}}\n\nCode: E211'
-    )
 
 
 # ── stored values ──────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,5 @@
 """Spreading over a graph: against a plain dense reference, over layouts, and without what is gone."""
 
-import math
 import tempfile
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from pair.engine.format.array_file import ArrayFile, write_arrays
 from pair.engine.format.columns import build_graph_columns
 from pair.engine.format.graph_index import GraphIndex, graph_sections
 from pair.engine.query.graph_walk import GraphShard, find_linked_entities, require_graph, walk_graph
-from pair.engine.query.ranking import add_graph_scores
 from pair.errors import NotFoundError
 from pair.text.entity_rules import ALIAS, TOGETHER
 from pair.values import GraphParameters, GraphRows
@@ -183,10 +181,6 @@ def test_a_seed_without_entities_keeps_what_it_has(tmp_path: Path) -> None:
     shard = GraphShard(graph_file(tmp_path, [GraphRows(), mentions("a")]))
     found = walk_graph([shard], [(0, 0)], [], GraphParameters())
     assert (found.rows.tolist(), found.scores.tolist()) == ([0], [1.0])
-
-
-def test_the_final_score_has_a_share_of_both() -> None:
-    assert math.isclose(add_graph_scores(np.array([0.5]), np.array([1.0]), 0.6)[0], 0.7)
 
 
 @pytest.mark.rule("engine-25")

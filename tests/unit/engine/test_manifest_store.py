@@ -85,15 +85,6 @@ def test_nothing_is_published_until_something_was_written() -> None:
         assert (raised.value.code, raised.value.details["kb_id"]) == ("E201", "kb")
 
 
-def test_what_one_publishes_another_reads() -> None:
-    store = memory()
-    writer, reader = publication(store), publication(store)
-    first = writer.swap(None, next_of(None))
-    for seen in (reader.current(), reader.require(), reader.known(), writer.current()):
-        assert seen is not None
-        assert (seen.version, seen.manifest.commit_id) == (first.version, first.manifest.commit_id)
-
-
 def test_a_manifest_that_did_not_change_is_neither_fetched_nor_read_again() -> None:
     watched = Watched()
     published = publication(FaultyStore(memory(), watched))
@@ -151,14 +142,6 @@ def test_a_manifest_of_the_same_number_in_its_place_is_seen() -> None:
     assert published.known().manifest.commit_id == other.manifest.commit_id
 
 
-def test_a_damaged_manifest_is_told_with_its_key() -> None:
-    store = memory()
-    store.put(KEY, b"{}")
-    with pytest.raises(errors.DataError) as raised:
-        publication(store).current()
-    assert (raised.value.code, raised.value.details["key"]) == ("E207", "kb.duckdb.manifest.json")
-
-
 def test_a_manifest_that_was_deleted_is_none() -> None:
     store = memory()
     published = publication(store)
@@ -168,16 +151,6 @@ def test_a_manifest_that_was_deleted_is_none() -> None:
 
 
 # ── swapping ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_swap_replaces_what_it_was_built_on() -> None:
-    store = memory()
-    published = publication(store)
-    first = published.swap(None, next_of(None))
-    second = published.swap(first, next_of(first))
-    assert stored(store).commit_id == second.manifest.commit_id
-    assert second.manifest.number == 2
-    assert published.known() is second
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -376,26 +349,6 @@ def test_a_copy_of_each_manifest_is_kept_before_it_is_published() -> None:
     assert steps == ["probe", "copy", "swap", "copy", "swap"]
 
 
-def test_no_copies_are_kept_where_nobody_wants_them() -> None:
-    store, steps = memory(), list[str]()
-    writer = publication(store, steps)
-    first = writer.swap(None, next_of(None))
-    writer.keep(first.manifest)
-    assert copies(store) == {}
-    assert "copy" not in steps
-
-
-def test_a_copy_of_what_lost_is_taken_back() -> None:
-    store = memory()
-    one, other = publication(store, keeps_versions=True), publication(store, keeps_versions=True)
-    first = one.swap(None, next_of(None))
-    won = one.swap(first, next_of(first))
-    with pytest.raises(errors.ConflictError) as raised:
-        other.swap(first, next_of(first))
-    assert raised.value.code == "E202"
-    assert list(copies(store)) == keys_of(first, won)
-
-
 def test_a_copy_of_what_nobody_can_tell_of_stays() -> None:
     store = memory()
     first = publication(store, keeps_versions=True).swap(None, next_of(None))
@@ -497,18 +450,6 @@ def test_a_version_that_goes_while_it_is_looked_for_is_not_there() -> None:
     with pytest.raises(errors.NotFoundError) as raised:
         publication(FaultyStore(store, going), at="1").require()
     assert (raised.value.code, raised.value.details) == ("E218", {"kb_id": "kb", "version": "1", "kept": []})
-
-
-def test_the_current_version_can_be_read_as_one_also_where_none_are_kept() -> None:
-    store = memory()
-    writer = publication(store)
-    first = writer.swap(None, next_of(None))
-    then = publication(store, at="1")
-    assert then.require().manifest.number == then.require().manifest.number == 1
-    writer.swap(first, next_of(first))
-    with pytest.raises(errors.NotFoundError) as raised:
-        then.require()
-    assert raised.value.details == {"kb_id": "kb", "version": "1", "kept": []}
 
 
 def test_a_copy_that_cannot_be_taken_back_is_left() -> None:

@@ -229,12 +229,6 @@ def test_few_shards_are_not_worth_merging() -> None:
     assert len(rules.plan_compaction(manifest(*shards), POLICY, everything=True).shards) == 3
 
 
-def test_everything_includes_small_shards_that_never_were_in_a_run() -> None:
-    plan = rules.plan_compaction(manifest(shard("a"), shard("b")), POLICY, everything=True)
-    assert names_of(plan.shards) == ["a", "b"]
-    assert rules.plan_compaction(manifest(shard("a")), POLICY, everything=True).shards == ()
-
-
 def test_everything_is_merged_however_little_there_is_to_gain() -> None:
     for shards in (
         [shard("a", 10, run="r"), shard("b", 10, run="s")],
@@ -243,6 +237,7 @@ def test_everything_is_merged_however_little_there_is_to_gain() -> None:
     ):
         plan = rules.plan_compaction(manifest(*shards), POLICY, everything=True)
         assert (plan.reason, names_of(plan.shards)) == ("size_tier", ["a", "b"])
+    assert rules.plan_compaction(manifest(shard("a")), POLICY, everything=True).shards == ()
 
 
 def test_the_least_number_of_shards_may_be_named() -> None:

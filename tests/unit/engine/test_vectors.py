@@ -1,5 +1,6 @@
 """The vector index of a shard, against a look at every row."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -58,36 +59,29 @@ def found_exactly(
     return [each for each in ranked if each[0] <= ranked[min(limit, len(ranked)) - 1][0]] if ranked else []
 
 
-@pytest.mark.parametrize("limit", [1, 2, 10, 500, 501])
-def test_an_exact_search_is_a_look_at_every_row(limit: int) -> None:
-    vectors = clustered(500)
+def tied(rows: int, *, seed: int) -> Vectors:
+    """81 places for all rows."""
+    return np.random.default_rng(seed).integers(-1, 2, size=(rows, 4)).astype(np.float32)
+
+
+def long_and_near(rows: int) -> Vectors:
+    """Long vectors that lie close together: their squares cancel out in fast arithmetic."""
+    return (1000 + 0.01 * np.random.default_rng(4).normal(size=(rows, 8))).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "queries", "limits"),
+    [
+        pytest.param(clustered(500), clustered(5, seed=2), [1, 2, 10, 500, 501], id="clustered"),
+        pytest.param(tied(300, seed=3), tied(20, seed=4), [1, 3, 7, 20], id="ties and duplicates"),
+        pytest.param(long_and_near(400), long_and_near(400)[:10], [5], id="long vectors that are near"),
+        pytest.param(clustered(6000), clustered(5, seed=5), [10], id="a shard with an index"),
+    ],
+)
+def test_an_exact_search_is_a_look_at_every_row(vectors: Vectors, queries: Vectors, limits: list[int]) -> None:
     index = index_of(vectors)
-    for query in clustered(5, seed=2):
+    for query, limit in itertools.product(queries, limits):
         assert found_exactly(index, query, limit) == nearest_by_hand(vectors, query, limit, None)
-
-
-@pytest.mark.parametrize("limit", [1, 3, 7, 20])
-def test_an_exact_search_leaves_out_no_tie_and_no_duplicate(limit: int) -> None:
-    dice = np.random.default_rng(3)
-    vectors = dice.integers(-1, 2, size=(300, 4)).astype(np.float32)  # 81 places for 300 rows
-    index = index_of(vectors)
-    for query in dice.integers(-1, 2, size=(20, 4)).astype(np.float32):
-        assert found_exactly(index, query, limit) == nearest_by_hand(vectors, query, limit, None)
-
-
-def test_an_exact_search_sees_differences_that_fast_arithmetic_loses() -> None:
-    """Long vectors that lie close together: their squares cancel out."""
-    dice = np.random.default_rng(4)
-    vectors = (1000 + 0.01 * dice.normal(size=(400, 8))).astype(np.float32)
-    index = index_of(vectors)
-    for query in vectors[:10]:
-        assert found_exactly(index, query, 5) == nearest_by_hand(vectors, query, 5, None)
-
-
-def test_an_exact_search_of_a_large_shard_does_not_trust_the_index(many: tuple[Vectors, VectorIndex]) -> None:
-    vectors, index = many
-    for query in clustered(5, seed=5):
-        assert found_exactly(index, query, 10) == nearest_by_hand(vectors, query, 10, None)
 
 
 def test_the_distance_of_two_vectors_does_not_depend_on_their_place() -> None:

@@ -86,33 +86,6 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     assert (raised.value.code, raised.value.message) == ("E501", f"Judged set lacks the file: {folder / name}")
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PairError, match="Judged set lacks the folder"):
-        read_judged_set(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("judgements", "known", "what", "ids"),
-    [
-        ("q1\td1\t1\nq9\td1\t1\nq9\td2\t1\n", {"d1", "d2"}, "queries", ["q9"]),
-        ("q1\td1\t1\nq1\td9\t1\nq2\td8\t1\n", {"d1", "d2"}, "documents", ["d9", "d8"]),
-        ("q1\td1\t1\nq1\td2\t1\nq2\td2\t1\n", {"d1"}, "documents", ["d2"]),
-    ],
-)
-def test_judgements_of_what_is_not_there_are_refused_or_left_out(
-    tmp_path: Path, judgements: str, known: set[str], what: str, ids: list[str]
-) -> None:
-    judged = set_of(tmp_path, {"qrels.tsv": judgements})
-    with pytest.raises(PairError) as raised:
-        judged.select(known)
-    assert raised.value.code == "E503"
-    assert raised.value.details["what"] == what
-    assert (raised.value.details["count"], raised.value.details["ids"]) == (2, ids)
-    selection = judged.select(known, skip_unknown=True)
-    assert [dict(each.grades) for each in selection.queries] == [{"d1": 1.0}]
-    assert (selection.skipped_queries, selection.skipped_judgements) == (1, 2)
-
-
 @pytest.mark.parametrize(
     ("judgements", "reason"),
     [
@@ -126,9 +99,3 @@ def test_a_set_that_leaves_nothing_to_measure_is_refused(tmp_path: Path, judgeme
     with pytest.raises(PairError) as raised:
         judged.select({"d1", "d2"}, skip_unknown=True)
     assert (raised.value.code, raised.value.details["reason"]) == ("E502", reason)
-
-
-def test_only_the_first_judged_queries_are_taken(tmp_path: Path) -> None:
-    judged = set_of(tmp_path, {"qrels.tsv": "q2\td1\t1\nq1\td2\t1\n"})
-    assert [each.text for each in judged.select({"d1", "d2"}, limit=1).queries] == ["first?"]
-    assert [each.text for each in judged.select({"d1", "d2"}, limit=9).queries] == ["first?", "second?"]

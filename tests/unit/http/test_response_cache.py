@@ -27,38 +27,6 @@ class Store:
         return seen
 
 
-def test_those_who_ask_at_the_same_time_share_a_look():
-    async def story() -> None:
-        store = Store()
-        runs = SharedRuns()
-        first = asyncio.ensure_future(runs.next("a", store.look))
-        await store.begun.wait()
-        others = [asyncio.ensure_future(runs.next("a", store.look)) for _ in range(10)]
-        await asyncio.sleep(0)
-        store.let_go.set()
-        assert await asyncio.gather(first, *others) == [(1, "commit")] * 11
-        assert store.looks == 2
-
-    asyncio.run(story())
-
-
-def test_whoever_asks_after_a_write_is_not_told_of_before_it_by_a_look_that_was_under_way():
-    async def story() -> None:
-        store = Store()
-        runs = SharedRuns()
-        early = asyncio.ensure_future(runs.next("a", store.look))
-        await store.begun.wait()
-        store.number = 2
-        late = asyncio.ensure_future(runs.next("a", store.look))
-        await asyncio.sleep(0)
-        store.let_go.set()
-        assert (await early)[0] == 1
-        assert (await late)[0] == 2
-        assert (await runs.next("a", store.look))[0] == 2
-
-    asyncio.run(story())
-
-
 def test_a_caller_that_leaves_keeps_nobody_else_from_the_look():
     async def story() -> None:
         store = Store()

@@ -44,13 +44,6 @@ def test_many_pieces_of_work_are_done_at_once() -> None:
     assert sorted(asyncio.run(everybody())) == list(range(16))
 
 
-def test_more_work_than_threads_is_done_all_the_same() -> None:
-    async def everybody() -> list[int]:
-        return await asyncio.gather(*(in_thread(lambda number=number: number) for number in range(1000)))  # type: ignore[misc]
-
-    assert asyncio.run(everybody()) == list(range(1000))
-
-
 def test_a_process_ends_although_work_does_not() -> None:
     script = """
 import asyncio, threading

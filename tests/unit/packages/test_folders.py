@@ -11,6 +11,8 @@ import pytest
 from pair.packages.folders import clear_leftovers, make_staging, put_in_place, staging_path
 from support.command import write_files
 
+pytestmark = pytest.mark.rule("source-18")
+
 OLD = {"a.md": b"old a", "docs/b.md": b"old b", "gone.md": b"old gone"}
 NEW = {"a.md": b"new a", "docs/b.md": b"new b", "docs/c.md": b"new c", "fresh.md": b"new fresh"}
 SPECIAL = (
@@ -50,30 +52,17 @@ def replace(target: Path, files: dict[str, bytes]) -> None:
 # ── put in place ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.rule("source-18")
-def test_absent_target_appears_whole(tmp_path: Path):
-    replace(tmp_path / "kb", NEW)
-    assert content_of(tmp_path / "kb") == NEW
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, NEW), (OLD, NEW), (OLD, {}), ({}, NEW)],
+    ids=["absent", "replaced", "emptied", "filled"],
+)
+def test_target_is_replaced_whole(before: dict[str, bytes] | None, after: dict[str, bytes], tmp_path: Path):
+    if before is not None:
+        write(tmp_path / "kb", before)
+    replace(tmp_path / "kb", after)
+    assert content_of(tmp_path / "kb") == after
     assert os.listdir(tmp_path) == ["kb"]
-
-
-@pytest.mark.rule("source-18")
-def test_existing_target_is_replaced_whole(tmp_path: Path):
-    replace(write(tmp_path / "kb", OLD), NEW)
-    assert content_of(tmp_path / "kb") == NEW
-    assert os.listdir(tmp_path) == ["kb"]
-
-
-@pytest.mark.rule("source-18")
-def test_target_may_become_empty(tmp_path: Path):
-    replace(write(tmp_path / "kb", OLD), {})
-    assert content_of(tmp_path / "kb") == {}
-
-
-@pytest.mark.rule("source-18")
-def test_empty_target_is_replaced(tmp_path: Path):
-    replace(write(tmp_path / "kb", {}), NEW)
-    assert content_of(tmp_path / "kb") == NEW
 
 
 def test_new_folder_is_staged_beside_the_target(tmp_path: Path):
@@ -160,7 +149,6 @@ def dies(action: str, step: int, target: Path, staging: Path) -> bool:
     return done.returncode == 9
 
 
-@pytest.mark.rule("source-18")
 @homes
 @pytest.mark.parametrize("step", STEPS)
 def test_move_that_was_cut_off_is_undone_or_was_finished(step: int, home: str, tmp_path: Path):
@@ -173,7 +161,6 @@ def test_move_that_was_cut_off_is_undone_or_was_finished(step: int, home: str, t
     assert sorted(os.listdir(target)) == sorted({path.partition("/")[0] for path in (OLD if has_died else NEW)})
 
 
-@pytest.mark.rule("source-18")
 @pytest.mark.parametrize("step", STEPS)
 def test_undoing_that_was_cut_off_itself_is_finished_by_the_next(step: int, tmp_path: Path):
     target, staging = write(tmp_path / "kb", OLD), tmp_path / ".kb.staging-00000000dead"
@@ -185,7 +172,6 @@ def test_undoing_that_was_cut_off_itself_is_finished_by_the_next(step: int, tmp_
     assert os.listdir(tmp_path) == ["kb"]
 
 
-@pytest.mark.rule("source-18")
 @pytest.mark.parametrize("name", SPECIAL, ids=ascii)
 @pytest.mark.parametrize("step", [3, 4, 5], ids=["before-the-first-comes", "between", "after-the-last-came"])
 def test_undoing_brings_special_names_back(step: int, name: str, tmp_path: Path):
@@ -198,7 +184,6 @@ def test_undoing_brings_special_names_back(step: int, name: str, tmp_path: Path)
     assert os.listdir(target) == [name]
 
 
-@pytest.mark.rule("source-18")
 @homes
 def test_folder_that_was_only_being_filled_is_removed(home: str, tmp_path: Path):
     target = write(tmp_path / "kb", OLD)
@@ -209,7 +194,6 @@ def test_folder_that_was_only_being_filled_is_removed(home: str, tmp_path: Path)
     assert os.listdir(tmp_path) == ["kb"]
 
 
-@pytest.mark.rule("source-18")
 def test_old_files_that_were_only_to_be_removed_do_not_come_back(tmp_path: Path):
     target = write(tmp_path / "kb", NEW)
     write(tmp_path / ".kb.staging-00000000dead" / "old", OLD)

@@ -30,6 +30,8 @@ from pair.packages.rules import SourcesSettings
 from support.command import read_files, write_files
 from support.kbs import SMALL_KB
 
+pytestmark = pytest.mark.rule("source-28")
+
 MEBIBYTE = 1024 * 1024
 NEW_YEAR = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -85,7 +87,6 @@ def add_an_empty_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.rule("source-28")
 @pytest.mark.parametrize("vary", [touch, copy, write_in_another_order, change_modes, add_an_empty_folder])
 def test_same_content_gives_the_same_bytes(vary, folder: Path, tmp_path: Path):
     first = packaged(folder, tmp_path / "one.zip")
@@ -94,7 +95,6 @@ def test_same_content_gives_the_same_bytes(vary, folder: Path, tmp_path: Path):
     assert first.sha256 == second.sha256
 
 
-@pytest.mark.rule("source-28")
 def test_order_of_tags_makes_no_difference(folder: Path, tmp_path: Path):
     first = packaged(folder, tmp_path / "one.zip", tags=("time", "calendars", "time"))
     second = packaged(folder, tmp_path / "two.zip", tags=("calendars", "time"))
@@ -102,7 +102,6 @@ def test_order_of_tags_makes_no_difference(folder: Path, tmp_path: Path):
     assert first.manifest.tags == ("calendars", "time")
 
 
-@pytest.mark.rule("source-28")
 def test_unpacked_package_gives_the_same_package_again(folder: Path, tmp_path: Path):
     first = packaged(folder, tmp_path / "one.zip", name="kb", version="2.0.0", author="me", tags=("a",))
     unpack(tmp_path / "one.zip", tmp_path / "unpacked", SourcesSettings())
@@ -110,29 +109,19 @@ def test_unpacked_package_gives_the_same_package_again(folder: Path, tmp_path: P
     assert first.sha256 == second.sha256
 
 
-@pytest.mark.rule("source-28")
 def test_every_entry_has_a_fixed_time_mode_and_system(folder: Path):
     with zipfile.ZipFile(packaged(folder).path) as opened:
         kinds = {(entry.date_time, entry.external_attr >> 16, entry.create_system) for entry in opened.infolist()}
     assert kinds == {((1980, 1, 1, 0, 0, 0), 0o100644, 3)}
 
 
-@pytest.mark.rule("source-28")
 def test_entries_are_sorted_behind_the_manifest(folder: Path):
     assert names_in(packaged(folder).path) == ["manifest.json", "README.md", "guides/deploy.md", "logo.png"]
-
-
-@pytest.mark.rule("source-28")
-def test_changed_byte_changes_the_package(folder: Path, tmp_path: Path):
-    first = packaged(folder, tmp_path / "one.zip")
-    write_files(folder, {"README.md": "# handbook\n"})
-    assert packaged(folder, tmp_path / "two.zip").sha256 != first.sha256
 
 
 # ── the manifest ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.rule("source-28")
 def test_manifest_lists_each_file_by_path(folder: Path):
     manifest = manifest_in(packaged(folder, name="kb", version="1.2.3", description="D", author="A", license="L").path)
     listed = "".join(f"{entry['sha256']}  {path}\n" for path, entry in sorted(manifest["files"].items()))
@@ -152,36 +141,25 @@ def test_manifest_lists_each_file_by_path(folder: Path):
     }
 
 
-@pytest.mark.rule("source-28")
-def test_rename_is_noticed_though_no_content_changed(folder: Path, tmp_path: Path):
-    first = packaged(folder, tmp_path / "one.zip").manifest
-    (folder / "README.md").rename(folder / "readme.txt")
-    second = packaged(folder, tmp_path / "two.zip").manifest
-    assert first.content_checksum != second.content_checksum
-    assert sorted(entry.sha256 for entry in first.files.values()) == sorted(
-        entry.sha256 for entry in second.files.values()
-    )
-
-
-@pytest.mark.rule("source-28")
-def test_two_files_that_trade_contents_are_noticed(tmp_path: Path):
-    one = packaged(write_files(tmp_path / "one", {"a.md": "x", "b.md": "y"}), tmp_path / "one.zip")
-    two = packaged(write_files(tmp_path / "two", {"a.md": "y", "b.md": "x"}), tmp_path / "two.zip")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"a.md": "z", "b.md": "y"}, id="a-changed-byte"),
+        pytest.param({"c.md": "x", "b.md": "y"}, id="a-rename"),
+        pytest.param({"a.md": "y", "b.md": "x"}, id="two-files-that-trade-contents"),
+    ],
+)
+def test_any_change_of_the_files_is_noticed(changed: dict[str, str | bytes], tmp_path: Path):
+    one = packaged(write_files(tmp_path / "one", {"a.md": "x", "b.md": "y"}), tmp_path / "one.zip", name="kb")
+    two = packaged(write_files(tmp_path / "two", changed), tmp_path / "two.zip", name="kb")
     assert one.manifest.content_checksum != two.manifest.content_checksum
+    assert one.sha256 != two.sha256
 
 
-@pytest.mark.rule("source-28")
-def test_date_is_the_one_given(folder: Path, tmp_path: Path):
-    dated = make_package(folder, tmp_path / "kb.zip", label=Label(), dated=NEW_YEAR).manifest
-    assert dated.created_at == "2026-01-01T00:00:00Z"
-    assert dated.is_dated
-
-
-@pytest.mark.rule("source-28")
-def test_without_a_date_the_manifest_says_none(folder: Path):
-    manifest = packaged(folder).manifest
-    assert manifest.created_at == UNDATED
-    assert not manifest.is_dated
+@pytest.mark.parametrize(("dated", "created_at"), [(NEW_YEAR, "2026-01-01T00:00:00Z"), (None, UNDATED)])
+def test_date_is_the_one_given_or_none(dated: datetime.datetime | None, created_at: str, folder: Path, tmp_path: Path):
+    manifest = make_package(folder, tmp_path / "kb.zip", label=Label(), dated=dated).manifest
+    assert (manifest.created_at, manifest.is_dated) == (created_at, dated is not None)
 
 
 def test_manifest_survives_being_written_and_read(folder: Path):
@@ -195,7 +173,6 @@ def sound_manifest(**changes: Any) -> bytes:
     return json.dumps(PackageManifest("kb", "1.0.0", files=listed).to_json() | changes).encode()
 
 
-@pytest.mark.rule("source-28")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -230,13 +207,11 @@ NOT_MANIFESTS = {
 }
 
 
-@pytest.mark.rule("source-28")
 @pytest.mark.parametrize("content", NOT_MANIFESTS.values(), ids=NOT_MANIFESTS)
 def test_file_of_another_tool_is_not_a_manifest(content: bytes):
     assert parse_manifest(content) is None
 
 
-@pytest.mark.rule("source-28")
 def test_manifest_with_a_path_that_is_not_unicode_is_refused():
     listed = {"a\ud800.md": {"size": 4, "sha256": sha256(b"# a\n")}}
     assert not is_taken(sound_manifest(files=listed))
@@ -261,14 +236,12 @@ def test_differences_are_told_by_kind():
 # ── the label ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.rule("source-28")
 def test_label_comes_from_the_folders_name_by_default(tmp_path: Path):
     folder = write_files(tmp_path / "My Handbook", SMALL_KB)
     manifest = packaged(folder).manifest
     assert (manifest.name, manifest.version) == ("my-handbook", "1.0.0")
 
 
-@pytest.mark.rule("source-28")
 def test_label_comes_from_an_earlier_manifest_unless_given(folder: Path, tmp_path: Path):
     packaged(folder, name="kb", version="2.0.0", description="D", author="A", license="L", tags=("t",))
     unpack(tmp_path / "kb.zip", tmp_path / "unpacked", SourcesSettings())
@@ -277,7 +250,6 @@ def test_label_comes_from_an_earlier_manifest_unless_given(folder: Path, tmp_pat
     assert (manifest.author, manifest.license, manifest.tags) == ("", "L", ("t",))
 
 
-@pytest.mark.rule("source-28")
 def test_manifest_of_another_tool_is_not_overwritten(folder: Path, tmp_path: Path):
     write_files(folder, {"manifest.json": '{"name": "App", "icons": []}'})
     with pytest.raises(UsageError) as refusal:
@@ -286,7 +258,6 @@ def test_manifest_of_another_tool_is_not_overwritten(folder: Path, tmp_path: Pat
     assert not (tmp_path / "kb.zip").exists()
 
 
-@pytest.mark.rule("source-28")
 @pytest.mark.parametrize(
     "label",
     [
@@ -302,7 +273,6 @@ def test_bad_label_is_refused_before_anything_is_written(label: dict[str, Any], 
     assert [path.name for path in tmp_path.iterdir()] == ["handbook"]
 
 
-@pytest.mark.rule("source-28")
 def test_any_line_of_text_is_a_name_but_not_always_one_of_a_file(folder: Path):
     label = Label(name="Großes Handbuch 📖 / 2026", version="next")
     assert packaged(folder, name=label.name, version=label.version).manifest.name == label.name
@@ -314,14 +284,12 @@ def test_any_line_of_text_is_a_name_but_not_always_one_of_a_file(folder: Path):
 # ── what is packaged ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.rule("source-28")
 def test_package_installs_what_was_in_the_folder(folder: Path, tmp_path: Path):
     unpack(packaged(folder).path, tmp_path / "unpacked", SourcesSettings())
     (tmp_path / "unpacked/manifest.json").unlink()
     assert read_files(tmp_path / "unpacked") == read_files(folder)
 
 
-@pytest.mark.rule("source-28")
 @pytest.mark.parametrize(
     "output",
     [
@@ -338,7 +306,6 @@ def test_output_inside_the_folder_is_not_packaged_into_itself(output: str, folde
     assert second.sha256 == first.sha256
 
 
-@pytest.mark.rule("source-28")
 def test_folder_one_is_in_is_packaged_like_any_other(folder: Path, tmp_path: Path):
     write_files(folder, {".git/HEAD": "ref: refs/heads/main\n"})
     by_name = packaged(folder, tmp_path / "one.zip")
@@ -348,7 +315,6 @@ def test_folder_one_is_in_is_packaged_like_any_other(folder: Path, tmp_path: Pat
     assert from_inside.sha256 == by_name.sha256
 
 
-@pytest.mark.rule("source-28")
 def test_folder_one_is_in_may_hold_the_output_and_an_earlier_manifest(folder: Path, tmp_path: Path):
     packaged(folder, tmp_path / "one.zip", name="kb")
     unpack(tmp_path / "one.zip", tmp_path / "unpacked", SourcesSettings())
@@ -359,7 +325,6 @@ def test_folder_one_is_in_may_hold_the_output_and_an_earlier_manifest(folder: Pa
     assert first.sha256 == second.sha256
 
 
-@pytest.mark.rule("source-28")
 def test_without_an_output_the_package_is_named_after_its_label(folder: Path, tmp_path: Path):
     with contextlib.chdir(tmp_path):
         report = make_package(folder, None, label=Label(version="1.2.3"), dated=None)
@@ -368,7 +333,6 @@ def test_without_an_output_the_package_is_named_after_its_label(folder: Path, tm
     assert (tmp_path / "handbook-1.2.3.zip.sha256").is_file()
 
 
-@pytest.mark.rule("source-28")
 @pytest.mark.parametrize(
     "files",
     [
@@ -382,13 +346,11 @@ def test_version_control_and_pairs_own_files_stay_out(files: dict[str, str | byt
     assert sorted(packaged(write_files(folder, files)).manifest.files) == sorted(SMALL_KB)
 
 
-@pytest.mark.rule("source-28")
 def test_hidden_files_and_files_named_like_pairs_own_further_down_are_packaged(folder: Path):
     others = {".hidden": "x", ".config/x": "x", ".gitignore": "x", "guides/.pair-install.jsonl": "x"}
     assert sorted(packaged(write_files(folder, dict(others))).manifest.files) == sorted([*SMALL_KB, *others])
 
 
-@pytest.mark.rule("source-28")
 def test_links_that_lead_nowhere_or_out_are_skipped_with_a_reason(folder: Path, tmp_path: Path):
     (tmp_path / "secret.txt").write_text("secret")
     (folder / "out.md").symlink_to(tmp_path / "secret.txt")
@@ -408,7 +370,6 @@ def test_links_that_lead_nowhere_or_out_are_skipped_with_a_reason(folder: Path, 
     assert sorted(report.manifest.files) == sorted(SMALL_KB)
 
 
-@pytest.mark.rule("source-28")
 def test_link_to_a_file_inside_is_packaged_as_that_file(folder: Path):
     (folder / "start.md").symlink_to("README.md")
     report = packaged(folder)
@@ -416,7 +377,6 @@ def test_link_to_a_file_inside_is_packaged_as_that_file(folder: Path):
     assert report.manifest.files["start.md"] == report.manifest.files["README.md"]
 
 
-@pytest.mark.rule("source-28")
 @pytest.mark.parametrize(
     "names",
     [
@@ -454,7 +414,6 @@ def large_file_that_begins_with_noise(folder: Path) -> None:
     os.truncate(folder / "disk.img", 130 * MEBIBYTE)
 
 
-@pytest.mark.rule("source-28")
 @pytest.mark.parametrize("fill", [one_large_file, several_small_files, large_file_that_begins_with_noise])
 def test_very_compressible_content_stays_installable(fill, tmp_path: Path):
     (tmp_path / "kb").mkdir()
@@ -466,7 +425,6 @@ def test_very_compressible_content_stays_installable(fill, tmp_path: Path):
     }
 
 
-@pytest.mark.rule("source-28")
 def test_text_is_compressed(tmp_path: Path):
     folder = write_files(tmp_path / "kb", {"a.md": "a line of text\n" * 1000})
     assert packaged(folder).size_bytes < 2000
@@ -490,7 +448,6 @@ def test_missing_folder_is_told(tmp_path: Path):
 # ── the files written ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.rule("source-28")
 def test_checksum_beside_the_package_is_that_of_its_bytes(folder: Path, tmp_path: Path):
     report = packaged(folder)
     digest = sha256((tmp_path / "kb.zip").read_bytes())
@@ -499,13 +456,11 @@ def test_checksum_beside_the_package_is_that_of_its_bytes(folder: Path, tmp_path
     assert report.size_bytes == (tmp_path / "kb.zip").stat().st_size
 
 
-@pytest.mark.rule("source-28")
 def test_folders_above_the_output_are_made_and_nothing_else_is_left(folder: Path, tmp_path: Path):
     packaged(folder, tmp_path / "dist/new/kb.zip")
     assert sorted(path.name for path in (tmp_path / "dist/new").iterdir()) == ["kb.zip", "kb.zip.sha256"]
 
 
-@pytest.mark.rule("source-28")
 def test_earlier_package_is_replaced_with_its_checksum(folder: Path, tmp_path: Path):
     first = packaged(folder, version="1.0.0")
     second = packaged(folder, version="1.1.0")

@@ -54,14 +54,6 @@ def bytes_of(manifest: PackageManifest) -> bytes:
     return json.dumps(manifest.to_json()).encode()
 
 
-def test_what_the_manifest_lists_is_taken_out_of_the_archive(tmp_path: Path) -> None:
-    manifest = manifest_of("a.md", "b/c.md")
-    content = bytes_of(manifest)
-    there = zipped(content, {"a.md": b"texts", "b/c.md": b"texts"})
-    assemble(content, manifest, ["a.md", "b/c.md"], there, tmp_path / "kb", SUPPLIES)
-    assert (tmp_path / "kb" / "b" / "c.md").read_bytes() == b"texts"
-
-
 def test_an_entry_that_would_explode_is_not_even_fetched(tmp_path: Path) -> None:
     manifest = manifest_of("a.md")
     content = bytes_of(manifest)

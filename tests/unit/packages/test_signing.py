@@ -72,20 +72,6 @@ def signed(tmp_path: Path) -> Path:
 # ── with minisign ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_minisign_accepts_what_we_sign(keys: Keys, signed: Path) -> None:
-    content = signing.sign(signed, secret_of(keys), "name:kb\tversion:1.0.0")
-    signed.with_name("kb.zip.minisig").write_bytes(content)
-    assert "name:kb\tversion:1.0.0" in keys.verified_comment(signed)
-    signed.write_bytes(TEXT + b".")
-    assert not keys.accepts(signed)
-
-
-def test_minisign_accepts_what_an_encrypted_key_signed(encrypted: Keys, signed: Path) -> None:
-    content = signing.sign(signed, secret_of(encrypted, PASSWORD), "said")
-    signed.with_name("kb.zip.minisig").write_bytes(content)
-    assert "said" in encrypted.verified_comment(signed)
-
-
 @pytest.mark.parametrize("options", [(), ("-l",)], ids=["prehashed", "legacy"])
 def test_we_accept_what_minisign_signed(keys: Keys, signed: Path, options: tuple[str, ...]) -> None:
     signature = keys.sign(signed, *options, comment="for all the world").read_bytes()
@@ -112,21 +98,6 @@ def test_keys_are_called_as_minisign_calls_them(keys: Keys, encrypted: Keys) -> 
 
 def test_the_name_of_a_key_has_no_zeros_before_it(keys: Keys) -> None:
     assert PublicKey(bytes([8, 7, 6, 5, 4, 3, 2, 1]), public_of(keys).key).id == "102030405060708"
-
-
-def test_a_package_is_signed_together_with_the_manifest_beside_it(keys: Keys, tmp_path: Path) -> None:
-    (tmp_path / "kb").mkdir()
-    (tmp_path / "kb" / "a.md").write_text("A.")
-    made = package.make_package(tmp_path / "kb", tmp_path / "kb.zip", label=Label(name="kb"), dated=None)
-    beside = tmp_path / "kb.zip.manifest.json"
-    signing.sign_package(made, secret_of(keys))
-    assert not beside.with_name("kb.zip.manifest.json.minisig").exists()
-    beside.write_text("{}")
-    signing.sign_package(made, secret_of(keys))
-    assert f"name:kb\tversion:1.0.0\tcontent:sha256:{made.manifest.content_checksum}" in keys.verified_comment(
-        made.path
-    )
-    assert keys.accepts(beside)
 
 
 def test_a_package_that_somebody_else_replaced_is_not_signed(keys: Keys, tmp_path: Path) -> None:
@@ -211,20 +182,6 @@ def test_the_secret_is_not_shown(keys: Keys) -> None:
 
 
 # ── signatures that do not count ───────────────────────────────────────────────────────────────────
-
-
-def test_a_signature_by_another_key_is_refused_with_both_names(keys: Keys, others: Keys, signed: Path) -> None:
-    refused = refusal_of(trusting(keys), signed, others.sign(signed).read_bytes())
-    assert refused.details["signed_by"] == others.id
-    assert refused.details["expected"] == [keys.id]
-    assert others.id in refused.explanation
-    assert keys.id in refused.explanation
-
-
-def test_any_of_several_keys_may_have_signed(keys: Keys, others: Keys, signed: Path) -> None:
-    signer = trusting(keys, others).signer_of(signed, others.sign(signed).read_bytes(), "kb.zip")
-    assert signer is not None
-    assert signer.key_id == others.id
 
 
 def test_a_key_that_took_the_name_of_another_counts_for_nothing(keys: Keys, others: Keys, signed: Path) -> None:
@@ -312,17 +269,3 @@ def test_garbage_is_refused(keys: Keys, signed: Path, content: bytes) -> None:
 def test_a_signature_of_another_shape_is_refused(keys: Keys, signed: Path, spoil: Any) -> None:
     lines = lines_of(keys.sign(signed).read_bytes())
     refusal_of(trusting(keys), signed, b"\n".join(spoil(lines)) + b"\n")
-
-
-def test_a_missing_signature_matters_only_where_one_is_required(keys: Keys, signed: Path) -> None:
-    assert trusting(keys, is_required=False).signer_of(signed, None, "kb.zip") is None
-    assert "there is none" in refusal_of(trusting(keys), signed, None).message
-
-
-def test_what_was_signed_by_a_key_that_is_no_longer_trusted_is_not_good_enough(keys: Keys, others: Keys) -> None:
-    for is_required in (True, False):
-        trusted = trusting(keys, is_required=is_required)
-        assert trusted.accepts(keys.line)
-        assert not trusted.accepts(others.line)
-        assert not trusted.accepts("")
-        assert trusted.accepts(None) is not is_required

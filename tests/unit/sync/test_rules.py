@@ -13,7 +13,6 @@ from pair.testing.clock import NOON
 from support.sync_parts import later
 
 POLICY = SyncSettings(url_refresh_min_interval_seconds=3600, runtime_refresh_tick_seconds=300)
-WEEK_SECONDS = 7 * 24 * 3600
 YESTERDAY = later(-86400)
 URL = "https://example.com/page"
 
@@ -44,10 +43,6 @@ PAGE_RECORD = UrlRecord(
 )
 
 
-def row(*values: object, id: str) -> Any:
-    return pytest.param(*values, id=id)
-
-
 def page(content_hash: str = "hash-1", **others: Any) -> PageSeen:
     return PageSeen(content_hash, **({"etag": None, "last_modified": None} | others))
 
@@ -64,13 +59,13 @@ def changes(before: object, after: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("record", "seen", "reason"),
     [
-        row(None, SEEN, "new", id="no record"),
-        row(FILE, SEEN, "unchanged", id="same size and time"),
-        row(FILE, FileSeen(11, 111), "changed", id="another size"),
-        row(FILE, FileSeen(10, 112), "changed", id="a nanosecond later"),
-        row(FILE, FileSeen(10, 110), "changed", id="a nanosecond earlier"),
-        row(PENDING_FILE, SEEN, "pending", id="same size and time, but no summary yet"),
-        row(PENDING_FILE, FileSeen(11, 111), "changed", id="pending and changed"),
+        pytest.param(None, SEEN, "new", id="no record"),
+        pytest.param(FILE, SEEN, "unchanged", id="same size and time"),
+        pytest.param(FILE, FileSeen(11, 111), "changed", id="another size"),
+        pytest.param(FILE, FileSeen(10, 112), "changed", id="a nanosecond later"),
+        pytest.param(FILE, FileSeen(10, 110), "changed", id="a nanosecond earlier"),
+        pytest.param(PENDING_FILE, SEEN, "pending", id="same size and time, but no summary yet"),
+        pytest.param(PENDING_FILE, FileSeen(11, 111), "changed", id="pending and changed"),
     ],
 )
 @pytest.mark.rule("sync-14")
@@ -85,12 +80,14 @@ def test_what_there_is_to_do_about_a_file_is_told_by_size_and_time(
 @pytest.mark.parametrize(
     ("record", "content_hash", "needed"),
     [
-        row(None, "hash-1", True, id="new"),
-        row(FILE, "hash-1", False, id="same content"),
-        row(FILE, "hash-2", True, id="other content"),
-        row(PENDING_FILE, "hash-1", True, id="pending, same content"),
-        row(PENDING_FILE, "hash-2", True, id="pending, other content"),
-        row(dataclasses.replace(FILE, summary_text=""), "hash-1", False, id="a blank file has a blank summary"),
+        pytest.param(None, "hash-1", True, id="new"),
+        pytest.param(FILE, "hash-1", False, id="same content"),
+        pytest.param(FILE, "hash-2", True, id="other content"),
+        pytest.param(PENDING_FILE, "hash-1", True, id="pending, same content"),
+        pytest.param(PENDING_FILE, "hash-2", True, id="pending, other content"),
+        pytest.param(
+            dataclasses.replace(FILE, summary_text=""), "hash-1", False, id="a blank file has a blank summary"
+        ),
     ],
 )
 @pytest.mark.rule("sync-18")
@@ -147,14 +144,14 @@ def test_a_touched_file_gets_its_new_size_and_time_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("next_check_at", "is_pending", "reason"),
     [
-        row(later(-3600), False, "due", id="an hour ago"),
-        row(NOON, False, "due", id="now"),
-        row(later(0.000001), False, "unchanged", id="in a microsecond"),
-        row(later(3600), False, "unchanged", id="in an hour"),
-        row(NOON, True, "due", id="due comes before pending"),
-        row(later(3600), True, "pending", id="pending and not due"),
-        row(later(3600.000001), False, "due", id="further away than an interval: the clock was ahead"),
-        row(
+        pytest.param(later(-3600), False, "due", id="an hour ago"),
+        pytest.param(NOON, False, "due", id="now"),
+        pytest.param(later(0.000001), False, "unchanged", id="in a microsecond"),
+        pytest.param(later(3600), False, "unchanged", id="in an hour"),
+        pytest.param(NOON, True, "due", id="due comes before pending"),
+        pytest.param(later(3600), True, "pending", id="pending and not due"),
+        pytest.param(later(3600.000001), False, "due", id="further away than an interval: the clock was ahead"),
+        pytest.param(
             NOON.astimezone(datetime.timezone(datetime.timedelta(hours=9))),
             False,
             "due",
@@ -197,11 +194,11 @@ def test_a_first_fetch_is_stored_without_summary_and_with_its_validators() -> No
 @pytest.mark.parametrize(
     ("changed", "content_hash", "needed"),
     [
-        row({}, "hash-1", False, id="same content"),
-        row({}, "hash-2", True, id="other content"),
-        row({"summary_pending": True}, "hash-1", True, id="pending"),
-        row({"summary_text": ""}, "hash-1", True, id="empty summary"),
-        row({"summary_text": " \n\t"}, "hash-1", True, id="summary of white space"),
+        pytest.param({}, "hash-1", False, id="same content"),
+        pytest.param({}, "hash-2", True, id="other content"),
+        pytest.param({"summary_pending": True}, "hash-1", True, id="pending"),
+        pytest.param({"summary_text": ""}, "hash-1", True, id="empty summary"),
+        pytest.param({"summary_text": " \n\t"}, "hash-1", True, id="summary of white space"),
     ],
 )
 @pytest.mark.rule("sync-28")
@@ -233,12 +230,14 @@ def test_new_content_is_acknowledged_with_its_validators_before_the_summary() ->
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        row(page(), (PAGE_RECORD.etag, PAGE_RECORD.last_modified), id="same content, none: the old ones still hold"),
-        row(page(etag='"2"'), ('"2"', PAGE_RECORD.last_modified), id="same content, an entity tag"),
-        row(page(last_modified="Monday"), (PAGE_RECORD.etag, "Monday"), id="same content, a date"),
-        row(page("hash-2"), (None, None), id="other content, none"),
-        row(page("hash-2", last_modified="Monday"), (None, "Monday"), id="other content, a date"),
-        row(page("hash-2", etag='"2"'), ('"2"', PAGE_RECORD.last_modified), id="other content, an entity tag"),
+        pytest.param(
+            page(), (PAGE_RECORD.etag, PAGE_RECORD.last_modified), id="same content, none: the old ones still hold"
+        ),
+        pytest.param(page(etag='"2"'), ('"2"', PAGE_RECORD.last_modified), id="same content, an entity tag"),
+        pytest.param(page(last_modified="Monday"), (PAGE_RECORD.etag, "Monday"), id="same content, a date"),
+        pytest.param(page("hash-2"), (None, None), id="other content, none"),
+        pytest.param(page("hash-2", last_modified="Monday"), (None, "Monday"), id="other content, a date"),
+        pytest.param(page("hash-2", etag='"2"'), ('"2"', PAGE_RECORD.last_modified), id="other content, an entity tag"),
     ],
 )
 @pytest.mark.rule("sync-31")
@@ -316,20 +315,24 @@ def test_an_interval_of_nothing_makes_a_url_due_again_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "urls"),
     [
-        row("", [], id="empty"),
-        row("\n \n\t\n", [], id="blank lines"),
-        row("https://a\nhttps://b\n", ["https://a", "https://b"], id="two"),
-        row("https://a", ["https://a"], id="no line end"),
-        row("  https://a \t\n", ["https://a"], id="trimmed"),
-        row("https://a\r\nhttps://b\r\n", ["https://a", "https://b"], id="line ends of Windows"),
-        row("\ufeffhttps://a\n", ["https://a"], id="byte order mark"),
-        row("Xample.org\n", ["Xample.org"], id="only a byte order mark is cut off"),
-        row("# comment\nhttps://a\n  # another\n#https://b", ["https://a"], id="comments"),
-        row("https://a#part\n", ["https://a#part"], id="a fragment is no comment"),
-        row("https://a # of a\nhttps://b#part\t#of b\n", ["https://a", "https://b#part"], id="comments after URLs"),
-        row("https://b\nhttps://a\n https://b\n", ["https://b", "https://a"], id="each once, in order"),
-        row("https://a\nhttps://a/\nHTTPS://a", ["https://a", "https://a/", "HTTPS://a"], id="exact match only"),
-        row("not a url", ["not a url"], id="every line is a URL string"),
+        pytest.param("", [], id="empty"),
+        pytest.param("\n \n\t\n", [], id="blank lines"),
+        pytest.param("https://a\nhttps://b\n", ["https://a", "https://b"], id="two"),
+        pytest.param("https://a", ["https://a"], id="no line end"),
+        pytest.param("  https://a \t\n", ["https://a"], id="trimmed"),
+        pytest.param("https://a\r\nhttps://b\r\n", ["https://a", "https://b"], id="line ends of Windows"),
+        pytest.param("\ufeffhttps://a\n", ["https://a"], id="byte order mark"),
+        pytest.param("Xample.org\n", ["Xample.org"], id="only a byte order mark is cut off"),
+        pytest.param("# comment\nhttps://a\n  # another\n#https://b", ["https://a"], id="comments"),
+        pytest.param("https://a#part\n", ["https://a#part"], id="a fragment is no comment"),
+        pytest.param(
+            "https://a # of a\nhttps://b#part\t#of b\n", ["https://a", "https://b#part"], id="comments after URLs"
+        ),
+        pytest.param("https://b\nhttps://a\n https://b\n", ["https://b", "https://a"], id="each once, in order"),
+        pytest.param(
+            "https://a\nhttps://a/\nHTTPS://a", ["https://a", "https://a/", "HTTPS://a"], id="exact match only"
+        ),
+        pytest.param("not a url", ["not a url"], id="every line is a URL string"),
     ],
 )
 @pytest.mark.rule("sync-10")

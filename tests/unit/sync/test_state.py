@@ -44,19 +44,15 @@ def with_page(**changes: Any) -> dict[str, Any]:
     return {"schema_version": 1, "sources": {URL: PAGE.to_json() | {"url": PAGE.to_json()["url"] | changes}}}
 
 
-def row(*values: object, id: str) -> Any:
-    return pytest.param(*values, id=id)
-
-
 # ── instants ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("instant", "text"),
     [
-        row(NOON, "2026-03-01T12:00:00Z", id="whole seconds"),
-        row(later(0.000001), "2026-03-01T12:00:00.000001Z", id="microseconds"),
-        row(
+        pytest.param(NOON, "2026-03-01T12:00:00Z", id="whole seconds"),
+        pytest.param(later(0.000001), "2026-03-01T12:00:00.000001Z", id="microseconds"),
+        pytest.param(
             NOON.astimezone(datetime.timezone(datetime.timedelta(hours=-5))),
             "2026-03-01T12:00:00Z",
             id="another time zone is written in UTC",
@@ -72,14 +68,14 @@ def test_instants_are_written_as_rfc_3339_in_utc(instant: datetime.datetime, tex
 @pytest.mark.parametrize(
     ("text", "instant"),
     [
-        row("2026-03-01T12:00:00+00:00", NOON, id="offset for Z"),
-        row("2026-03-01T13:00:00+01:00", NOON, id="another offset"),
-        row("2026-03-01T12:00:00", NOON, id="no offset means UTC"),
-        row("yesterday", LONG_AGO, id="words"),
-        row("", LONG_AGO, id="empty"),
-        row(None, LONG_AGO, id="null"),
-        row(5, LONG_AGO, id="a number"),
-        row({}, LONG_AGO, id="an object"),
+        pytest.param("2026-03-01T12:00:00+00:00", NOON, id="offset for Z"),
+        pytest.param("2026-03-01T13:00:00+01:00", NOON, id="another offset"),
+        pytest.param("2026-03-01T12:00:00", NOON, id="no offset means UTC"),
+        pytest.param("yesterday", LONG_AGO, id="words"),
+        pytest.param("", LONG_AGO, id="empty"),
+        pytest.param(None, LONG_AGO, id="null"),
+        pytest.param(5, LONG_AGO, id="a number"),
+        pytest.param({}, LONG_AGO, id="an object"),
     ],
 )
 @pytest.mark.rule("sync-24")
@@ -149,14 +145,14 @@ STATE = SyncState(
 @pytest.mark.parametrize(
     ("path", "size_bytes", "mtime_ns", "is_settled"),
     [
-        row("dir/a.md", 5, 1_700_000_000_123_456_789, True, id="same size and time"),
-        row("dir/a.md", 6, 1_700_000_000_123_456_789, False, id="another size"),
-        row("dir/a.md", 5, 1_700_000_000_123_456_788, False, id="another time"),
-        row("b.md", 5, 1_700_000_000_123_456_789, False, id="pending"),
-        row("new.md", 5, 1, False, id="new"),
-        row("logo.png", 7, 8, True, id="no text, and the same as then"),
-        row("logo.png", 7, 9, False, id="no text then, changed since"),
-        row(URL, 5, 1, False, id="a record of the other kind"),
+        pytest.param("dir/a.md", 5, 1_700_000_000_123_456_789, True, id="same size and time"),
+        pytest.param("dir/a.md", 6, 1_700_000_000_123_456_789, False, id="another size"),
+        pytest.param("dir/a.md", 5, 1_700_000_000_123_456_788, False, id="another time"),
+        pytest.param("b.md", 5, 1_700_000_000_123_456_789, False, id="pending"),
+        pytest.param("new.md", 5, 1, False, id="new"),
+        pytest.param("logo.png", 7, 8, True, id="no text, and the same as then"),
+        pytest.param("logo.png", 7, 9, False, id="no text then, changed since"),
+        pytest.param(URL, 5, 1, False, id="a record of the other kind"),
     ],
 )
 @pytest.mark.rule("sync-14")
@@ -184,29 +180,22 @@ def with_record(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "value",
     [
-        row([], id="a list"),
-        row({}, id="empty object"),
-        row({"sources": {}}, id="no schema version"),
-        row(state_with(schema_version="1"), id="schema version as text"),
-        row(state_with(schema_version=2), id="a newer schema"),
-        row(state_with(schema_version=0), id="an older schema"),
-        row(state_with(sources=[]), id="list of sources"),
-        row(state_with(sources={"a.md": {}}), id="empty record"),
-        row(with_record(source_type="mail"), id="unknown kind"),
-        row(with_record(source_type="url"), id="URL without its part"),
-        row(with_record(file=None), id="file without its part"),
-        row(with_record(file={"size_bytes": 5}), id="no time"),
-        row(with_record(content_hash=None), id="null hash"),
-        row(state_with(skipped={"a.png": {"size_bytes": 1, "mtime_ns": 1}}), id="skipped file without reason"),
-        row(state_with(generation=None), id="null generation"),
-        row(state_with(generation=-1), id="generation below nothing"),
-        row(state_with(generation=2**53 + 1), id="generation beyond counting"),
-        row(with_record(summary_text="half a character \ud800"), id="text that cannot be written"),
-        row(state_with(skipped={"\ud800": {"size_bytes": 1, "mtime_ns": 1, "reason": "x"}}), id="skipped by no name"),
-        row(state_with(sources={"\ud800": FILE.to_json()}), id="source by no name"),
-        row(with_page(etag='"1"\r\nX-Evil: 1'), id="validator with a line end"),
-        row(with_page(etag='"1"\n'), id="validator that ends its line"),
-        row(with_page(last_modified="\u2028"), id="validator that cannot be sent"),
+        pytest.param({"sources": {}}, id="no schema version"),
+        pytest.param(state_with(schema_version=2), id="a newer schema"),
+        pytest.param(state_with(schema_version=0), id="an older schema"),
+        pytest.param(state_with(sources={"a.md": {}}), id="empty record"),
+        pytest.param(with_record(source_type="mail"), id="unknown kind"),
+        pytest.param(with_record(file=None), id="file without its part"),
+        pytest.param(state_with(generation=-1), id="generation below nothing"),
+        pytest.param(state_with(generation=2**53 + 1), id="generation beyond counting"),
+        pytest.param(with_record(summary_text="half a character \ud800"), id="text that cannot be written"),
+        pytest.param(
+            state_with(skipped={"\ud800": {"size_bytes": 1, "mtime_ns": 1, "reason": "x"}}), id="skipped by no name"
+        ),
+        pytest.param(state_with(sources={"\ud800": FILE.to_json()}), id="source by no name"),
+        pytest.param(with_page(etag='"1"\r\nX-Evil: 1'), id="validator with a line end"),
+        pytest.param(with_page(etag='"1"\n'), id="validator that ends its line"),
+        pytest.param(with_page(last_modified="\u2028"), id="validator that cannot be sent"),
     ],
 )
 @pytest.mark.rule("sync-51")

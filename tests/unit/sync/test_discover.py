@@ -4,7 +4,6 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,20 +12,16 @@ from pair.sync.rules import FileSeen
 from support.command import write_files
 
 
-def row(*values: object, id: str) -> Any:
-    return pytest.param(*values, id=id)
-
-
 @pytest.mark.parametrize(
     ("names", "found"),
     [
-        row([], [], id="empty folder"),
-        row(["a.md", "b.txt", "Makefile", "x.py"], ["Makefile", "a.md", "b.txt", "x.py"], id="any name"),
-        row(["one/two/three/deep.md"], ["one/two/three/deep.md"], id="nested"),
-        row([".hidden.md", "a.md"], ["a.md"], id="hidden file"),
-        row([".git/config", ".a/b/c.md", "a/.b/c.md", "a/c.md"], ["a/c.md"], id="hidden folder"),
-        row(["a.b/.c", "a.b/c."], ["a.b/c."], id="dots elsewhere"),
-        row(["ö/你好 🙂.md", "a b.md"], ["a b.md", "ö/你好 🙂.md"], id="any characters"),
+        pytest.param([], [], id="empty folder"),
+        pytest.param(["a.md", "b.txt", "Makefile", "x.py"], ["Makefile", "a.md", "b.txt", "x.py"], id="any name"),
+        pytest.param(["one/two/three/deep.md"], ["one/two/three/deep.md"], id="nested"),
+        pytest.param([".hidden.md", "a.md"], ["a.md"], id="hidden file"),
+        pytest.param([".git/config", ".a/b/c.md", "a/.b/c.md", "a/c.md"], ["a/c.md"], id="hidden folder"),
+        pytest.param(["a.b/.c", "a.b/c."], ["a.b/c."], id="dots elsewhere"),
+        pytest.param(["ö/你好 🙂.md", "a b.md"], ["a b.md", "ö/你好 🙂.md"], id="any characters"),
     ],
 )
 @pytest.mark.rule("sync-11")
@@ -47,13 +42,13 @@ def test_what_is_seen_of_a_file_is_its_size_and_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        row("../outside.md", "link out of the folder", id="out of it"),
-        row("../knowledge-not/a.md", "link out of the folder", id="to a folder with a longer name"),
-        row("nowhere.md", "link to nothing", id="to nothing"),
-        row("link.md", "link to nothing", id="to itself"),
-        row("folder", "link to a folder", id="to a folder inside"),
-        row("..", "link to a folder", id="to the folder above"),
-        row(".", "link to a folder", id="to the folder itself"),
+        pytest.param("../outside.md", "link out of the folder", id="out of it"),
+        pytest.param("../knowledge-not/a.md", "link out of the folder", id="to a folder with a longer name"),
+        pytest.param("nowhere.md", "link to nothing", id="to nothing"),
+        pytest.param("link.md", "link to nothing", id="to itself"),
+        pytest.param("folder", "link to a folder", id="to a folder inside"),
+        pytest.param("..", "link to a folder", id="to the folder above"),
+        pytest.param(".", "link to a folder", id="to the folder itself"),
     ],
 )
 @pytest.mark.rule("sync-11")
@@ -125,10 +120,10 @@ def test_what_goes_during_the_walk_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        row(b"caf\xe9.md", "name is not valid Unicode", id="not UTF-8"),
-        row(b"two\nlines.md", "control character in the name", id="line break"),
-        row("two\u2028lines.md".encode(), "control character in the name", id="line separator"),
-        row(b"bell\x07.md", "control character in the name", id="control"),
+        pytest.param(b"caf\xe9.md", "name is not valid Unicode", id="not UTF-8"),
+        pytest.param(b"two\nlines.md", "control character in the name", id="line break"),
+        pytest.param("two\u2028lines.md".encode(), "control character in the name", id="line separator"),
+        pytest.param(b"bell\x07.md", "control character in the name", id="control"),
     ],
 )
 @pytest.mark.rule("sync-11")

@@ -1,4 +1,4 @@
-"""What is told of a KB by its manifest alone."""
+"""What the manifest alone tells of a KB."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which addresses may be contacted, by examples from every special-purpose block."""
+"""Which addresses may be contacted: examples from every special-purpose block."""
 
 import pytest
 

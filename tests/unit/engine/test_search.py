@@ -17,17 +17,6 @@ def read(found: Hit, start: int, end: int) -> str:
     return TEXT[start:end]
 
 
-def test_neighbours_become_one_passage_in_the_place_of_the_best() -> None:
-    second, first = hit(13, 25, 0.9), hit(0, 11, 0.4)
-    other = hit(0, 11, 0.7, document="b")
-    merged = merge_neighbours([second, other, first], read)
-    assert [(each.document_id, each.chunk_id, each.score, each.text) for each in merged] == [
-        ("a", "a#13", 0.9, "Alpha beta.\n\nGamma delta."),
-        ("b", "b#0", 0.7, "Alpha beta."),
-    ]
-    assert (merged[0].start, merged[0].end) == (0, 25)
-
-
 def test_hits_with_text_between_them_stay_apart() -> None:
     hits = (hit(0, 11, 0.9), hit(27, 40, 0.8))
     assert merge_neighbours(hits, read) == hits
@@ -52,12 +41,6 @@ def test_the_same_text_in_two_documents_is_one_hit_with_both_citations() -> None
 def test_case_and_whitespace_make_no_difference() -> None:
     loud = Hit("b", "b#0", "", "", "ALPHA\n beta. ", 0.1, None, {}, 0, 13)
     assert len(fold_duplicates([hit(0, 11, 0.9), loud])) == 1
-
-
-def test_an_explanation_is_in_the_json_only_when_there_is_one() -> None:
-    assert "explanation" not in hit(0, 11, 0.9).to_json()
-    explained = Hit("b", "b#0", "", "", "x", 0.1, None, {}, 0, 1, explanation={"keyword": 0.5, "mode": "hybrid"})
-    assert explained.to_json()["explanation"] == {"keyword": 0.5, "mode": "hybrid"}
 
 
 VECTORS = np.array([[1, 0], [1, 0.01], [0, 1], [0, 0]], np.float32)

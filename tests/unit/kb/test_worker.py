@@ -1,4 +1,4 @@
-"""Where a worker without a folder of its own keeps shards."""
+"""The shard cache of a worker that has no folder of its own."""
 
 import os
 import stat
@@ -18,13 +18,13 @@ def shared_cache(temporary: Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_open_shared_cache_belongs_to_one_user(tmp_path: Path) -> None:
+def test_the_shared_cache_belongs_to_one_user(tmp_path: Path) -> None:
     folder = Path(shared_cache(tmp_path))
     assert folder.parent == tmp_path
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_open_shared_cache_that_another_user_made_is_refused(tmp_path: Path) -> None:
+def test_a_shared_cache_that_another_user_made_is_refused(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
     folder = tmp_path / f"pair-cache-{os.getuid()}"
@@ -33,7 +33,7 @@ def test_a_open_shared_cache_that_another_user_made_is_refused(tmp_path: Path) -
     assert shared_cache(tmp_path) == "E026"
 
 
-def test_a_link_in_the_place_of_the_open_shared_cache_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_shared_cache_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"pair-cache-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     assert shared_cache(tmp_path) == "E025"

@@ -1,4 +1,4 @@
-"""Which embedder the settings name, and what is said when it cannot be had."""
+"""Which embedder the settings choose, and the error when it is not available."""
 
 import dataclasses
 from typing import Any

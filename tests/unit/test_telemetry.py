@@ -7,18 +7,21 @@ import pytest
 
 from pair import telemetry
 
-RECORDING = """
-import asyncio, sys
+EXPORTING = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from pair.librarians import Context, ErrorCode, Registry, Response, TraceContext, ask
-
 exporter = InMemorySpanExporter()
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
+"""
+
+DELEGATING = """
+import asyncio, sys
+from pair.librarians import Context, ErrorCode, Registry, Response, TraceContext, ask
+
 seen = []
 
 async def desk(query, context): return Response.delegating("shelf")
@@ -50,7 +53,7 @@ assert "secret" not in chat.to_json() + inner.to_json() + outer.to_json()
 
 @pytest.mark.rule("librarian-33")
 def test_spans_are_told_to_opentelemetry_when_it_is_set_up() -> None:
-    subprocess.run([sys.executable, "-c", RECORDING], check=True)
+    subprocess.run([sys.executable, "-c", EXPORTING + DELEGATING], check=True)
 
 
 IMPORTING = """
@@ -116,16 +119,8 @@ def test_traceparent_of_odd_ids_is_none() -> None:
 
 SEARCHING = """
 import asyncio, tempfile
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 import pair
 
-exporter = InMemorySpanExporter()
-provider = TracerProvider()
-provider.add_span_processor(SimpleSpanProcessor(exporter))
-trace.set_tracer_provider(provider)
 with tempfile.TemporaryDirectory() as folder:
     variables = {"PAIR__ENGINE__STORE": folder + "/store", "PAIR__ENGINE__CACHE_DIR": folder + "/cache"}
     variables["PAIR__ENGINE__EMBEDDER"] = "ngram"
@@ -142,4 +137,4 @@ assert "secret" not in inner.to_json() + outer.to_json()
 
 @pytest.mark.rule("librarian-33")
 def test_a_search_is_a_span_of_the_librarian_that_searches() -> None:
-    subprocess.run([sys.executable, "-c", SEARCHING], check=True)
+    subprocess.run([sys.executable, "-c", EXPORTING + SEARCHING], check=True)

@@ -69,13 +69,3 @@ def test_a_packed_body_of_nothing_has_an_end_too() -> None:
     nothing = itertools.repeat(gzip.compress(b"") * 100)
     with pytest.raises(BodyError, match="longer"):
         list(unpack_body(nothing, "gzip", 100_000))
-
-
-@pytest.mark.parametrize(
-    ("encoding", "packed"),
-    [("br", b"x"), ("gzip", b"no gzip at all"), ("gzip", gzip.compress(b"text")[:-4])],
-    ids=["unknown", "not packed", "cut off"],
-)
-def test_a_body_that_cannot_be_unpacked_is_refused(encoding: str, packed: bytes) -> None:
-    with pytest.raises(BodyError, match="packed"):
-        list(unpack_body([packed], encoding, 1000))

@@ -1,0 +1,62 @@
+"""Bytes as text, and text as a hash: tables."""
+
+import hashlib
+
+import pytest
+
+from pair.sync import source_text
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(b"", "", id="empty"),
+        pytest.param(b"plain", "plain", id="ASCII"),
+        pytest.param("für alle · 你好 · 🙂".encode(), "für alle · 你好 · 🙂", id="UTF-8"),
+        pytest.param(b"\xef\xbb\xbfwith a mark", "with a mark", id="a byte order mark is dropped"),
+        pytest.param(b"\xef\xbb\xbf", "", id="only a byte order mark"),
+        pytest.param(b"a\x00b", "a\x00b", id="NUL is a character of UTF-8"),
+        pytest.param(b"caf\xe9", None, id="Latin-1"),
+        pytest.param("utf-16".encode("utf-16"), None, id="UTF-16"),
+        pytest.param(b"cut \xe2\x82", None, id="cut off inside a character"),
+        pytest.param(b"\xed\xa0\x80", None, id="a lone surrogate"),
+        pytest.param(b"\x89PNG\r\n\x1a\n", None, id="PNG"),
+    ],
+)
+@pytest.mark.rule("sync-11")
+def test_text_is_what_decodes_as_utf8(content: bytes, expected: str | None) -> None:
+    assert source_text.decode(content) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        pytest.param("", "", id="empty"),
+        pytest.param("one", "one", id="a line"),
+        pytest.param("one\n", "one", id="final line end"),
+        pytest.param("one\r\ntwo\r\n", "one\ntwo", id="CRLF"),
+        pytest.param("one\rtwo\r", "one\ntwo", id="CR"),
+        pytest.param("one\r\n\r\ntwo", "one\n\ntwo", id="CRLF is one line end"),
+        pytest.param("one  \ntwo\t \n", "one\ntwo", id="space at line ends"),
+        pytest.param("  one\n\ttwo", "  one\n\ttwo", id="indentation stays"),
+        pytest.param("\n \n\t\none\n \n\n", "one", id="blank lines around"),
+        pytest.param("one\n\n\n two", "one\n\n\n two", id="blank lines inside stay"),
+        pytest.param(" \n\t\r\n ", "", id="nothing but blank lines"),
+    ],
+)
+@pytest.mark.rule("sync-45")
+@pytest.mark.rule("sync-46")
+def test_text_is_normalised_before_it_is_hashed(raw: str, expected: str) -> None:
+    assert source_text.normalise(raw) == expected
+    assert source_text.normalise(expected) == expected
+    assert source_text.content_hash(raw) == hashlib.sha256(expected.encode()).hexdigest()
+
+
+@pytest.mark.rule("sync-45")
+def test_texts_that_differ_in_more_than_white_space_have_other_hashes() -> None:
+    texts = ["", "a", "A", "a b", "a  b", " a", "a\nb", "a\n\nb", "ä"]
+    assert len({source_text.content_hash(each) for each in texts}) == len(texts)
+
+
+def test_a_text_that_no_file_can_hold_still_has_a_hash() -> None:
+    assert len(source_text.content_hash("half an emoji: \ud83d")) == 64
