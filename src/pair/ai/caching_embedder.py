@@ -1,9 +1,13 @@
-"""Caches of embedders: the vectors of recent queries, and what an embedder knows of recent words."""
+"""What embedders share: the cache of query vectors, the cache of words, and the files of bundled models."""
 
+import hashlib
+import importlib.util
+import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -127,3 +131,40 @@ class CachingEmbedder:
         if not np.isfinite(vectors).all():
             raise errors.model_reply_unusable(self.name, "a vector has a number that is not finite")
         return vectors
+
+
+# ── bundled models ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class BundledFile:
+    package: str
+    """The importable name of the package that has the file. It is never imported."""
+    path: str
+    """Below the folder of the package."""
+    sha256: str
+    requirement: str
+    """What pip is told, to have the file."""
+
+
+def open_mapped(file: BundledFile) -> mmap.mmap:
+    """Return the read-only content. Raises E305 when the file is missing or is not the expected one."""
+    path = _locate(file)
+    try:
+        with path.open("rb") as opened:
+            content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as fault:
+        raise errors.model_file_unusable(str(path), "it cannot be read", file.requirement) from fault
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise errors.model_file_unusable(str(path), "its SHA-256 is not the expected one", file.requirement)
+    return content
+
+
+def _locate(file: BundledFile) -> Path:
+    specification = importlib.util.find_spec(file.package)
+    folders = specification.submodule_search_locations if specification else None
+    if not folders:
+        raise errors.model_file_unusable(
+            f"{file.package}/{file.path}", "the package that has it is not installed", file.requirement
+        )
+    return Path(next(iter(folders)), file.path)

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from pair.text.characters import WIDE, clip, drop_unprintable, join_lines
-from pair.text.key_terms import find_key_terms
-from pair.text.outline import Outline, OutlinePart, read_code, read_html, read_prose
+from pair.text.outline import Outline, OutlinePart, find_key_terms, read_code, read_html, read_prose
 
 MAX_LINE_CHARACTERS = 200
 _MAX_CHARACTERS = 200_000

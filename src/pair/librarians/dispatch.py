@@ -21,17 +21,6 @@ from pair import telemetry
 from pair.ai.contract import LanguageModel
 from pair.clock import SystemClock
 from pair.error_tree import PairError
-from pair.librarians.aggregate import (
-    BLEND_INSTRUCTIONS,
-    Aggregation,
-    build_blend_prompt,
-    is_answered,
-    merge_blend,
-    merge_responses,
-    read_aggregation,
-    restore_answer,
-    to_failed_delegation,
-)
 from pair.librarians.budget import BudgetLedger, MeteredModel
 from pair.librarians.contract import (
     Budget,
@@ -45,15 +34,24 @@ from pair.librarians.contract import (
 )
 from pair.librarians.registry import RegisteredLibrarian, Registry
 from pair.librarians.rules import (
+    BLEND_INSTRUCTIONS,
     DEFAULT_ADVICE,
     FALLBACK_SHARE,
+    Aggregation,
     HandOver,
+    build_blend_prompt,
     fault_of,
     fault_of_context,
+    is_answered,
     is_number,
+    merge_blend,
+    merge_responses,
     query_refusal,
+    read_aggregation,
     refusal,
+    restore_answer,
     tidy_response,
+    to_failed_delegation,
 )
 from pair.librarians.threads import abandon, in_thread, run_on_loop
 

@@ -29,7 +29,7 @@ from pair.librarians.relevance import (
     coverage,
 )
 from pair.librarians.threads import in_thread
-from pair.text.sentences import PassageWords, find_passage_words
+from pair.text.markdown import PassageWords, find_passage_words
 from pair.values import Hit
 
 _HITS = 8
