@@ -7,7 +7,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -48,6 +48,8 @@ class SearchResult(Protocol):
     """Hits, best first, and how far they can be trusted."""
 
     @property
+    def passages(self) -> tuple[Hit, ...]: ...
+    @property
     def manifest_version(self) -> int: ...
     @property
     def commit_id(self) -> str: ...
@@ -57,7 +59,6 @@ class SearchResult(Protocol):
     def partial(self) -> bool: ...
     @property
     def term_weights(self) -> Mapping[str, float]: ...
-    def __iter__(self) -> Iterator[Hit]: ...
 
 
 class Collection(Protocol):
@@ -111,7 +112,7 @@ class KbLibrarian:
         kb, kb_id = self._collection, self._collection.kb_id
         with telemetry.span(telemetry.RETRIEVAL, kb_id, attributes={telemetry.DATA_SOURCE_ID: kb_id}):
             result, fetched = kb.search(query, limit=_HITS, mode=self._mode)
-        hits, weights = tuple(result), result.term_weights
+        hits, weights = result.passages, result.term_weights
         read = find_passage_words(query, [(hit.title, hit.text) for hit in hits[:QUOTABLE]], MOST_SENTENCES)
         retrieval = Retrieval(
             kb_id=kb_id,

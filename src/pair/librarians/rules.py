@@ -194,46 +194,40 @@ class Permissions:
         return not teams.isdisjoint(user.teams) or not set(self.allowed_roles).isdisjoint(user.roles)
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """A question on its way to a librarian: all that decides whether it may get there."""
+def refusal(
+    way: Sequence[str],
+    *,
+    visited: Sequence[str],
+    delegates_to: Sequence[str] | None,
+    max_depth: int,
+    is_allowed: bool | None,
+) -> Response | None:
+    """Return why a question may not reach the last librarian of its way, decided before any work; None when it may.
 
-    to: str
-    chain: tuple[str, ...]
-    """The librarians that it has passed through."""
-    visited: Sequence[str]
-    """Those of the chain that `to` may not be."""
-    delegates_to: tuple[str, ...] | None
-    """Whom the last of the chain may ask; None for everybody."""
-    max_depth: int
-    is_known: bool
-    is_allowed: bool
-    """Whether the user may ask `to`."""
-
-
-def refusal(step: HandOver) -> Response | None:
-    """Return why a question may not be handed there, decided before any work; None when it may."""
-    way = " → ".join((*step.chain, step.to))
-    if not step.is_known:
+    `visited`: whom that librarian may not be. `delegates_to`: whom the one before it may ask; None for everybody.
+    `is_allowed`: whether the user may ask it; None when there is no such librarian.
+    """
+    *chain, to = way
+    if is_allowed is None:
         return Response.failing(
             ErrorCode.NOT_FOUND,
-            f"There is no librarian {step.to!r}",
+            f"There is no librarian {to!r}",
             suggestion="`pair librarians list` shows who there is",
         )
-    if step.to in step.visited:
-        return Response.failing(ErrorCode.LOOP_DETECTED, f"The question came back to {step.to}: {way}")
-    if len(step.chain) > step.max_depth:
+    if to in visited:
+        return Response.failing(ErrorCode.LOOP_DETECTED, f"The question came back to {to}: {' → '.join(way)}")
+    if len(chain) > max_depth:
         return Response.failing(
             ErrorCode.MAX_DEPTH_EXCEEDED,
-            f"The question was handed on more than {step.max_depth} times: {way}",
+            f"The question was handed on more than {max_depth} times: {' → '.join(way)}",
             suggestion="Ask one of the last librarians directly",
         )
-    if step.delegates_to is not None and step.to not in step.delegates_to:
-        return Response.failing(ErrorCode.UNAUTHORIZED, f"{step.chain[-1]} may not hand over to {step.to}")
-    if not step.is_allowed:
+    if delegates_to is not None and to not in delegates_to:
+        return Response.failing(ErrorCode.UNAUTHORIZED, f"{chain[-1]} may not hand over to {to}")
+    if not is_allowed:
         return Response.failing(
             ErrorCode.UNAUTHORIZED,
-            f"You may not ask {step.to}",
+            f"You may not ask {to}",
             suggestion="Log in, or ask the team that owns it for access",
         )
     return None

@@ -6,7 +6,6 @@ import pytest
 
 from pair.librarians import Citation, Context, DelegateRequest, ErrorInfo, Response, User
 from pair.librarians.rules import (
-    HandOver,
     cut,
     fault_of,
     fault_of_context,
@@ -103,13 +102,13 @@ def test_why_a_question_is_none_is_told_with_what_to_do(query: object, message: 
     assert query_refusal("x" * 1234, 1234) is None
 
 
-def step(to: str, chain: tuple[str, ...] = ("desk",), delegates_to: tuple[str, ...] | None = None) -> HandOver:
-    is_known = to in {"desk", "shelf", "secret"}
-    return HandOver(to, chain, chain, delegates_to, 2, is_known=is_known, is_allowed=to != "secret")
+def step(to: str, chain: tuple[str, ...] = ("desk",), delegates_to: tuple[str, ...] | None = None) -> Response | None:
+    is_allowed = to != "secret" if to in {"desk", "shelf", "secret"} else None
+    return refusal((*chain, to), visited=chain, delegates_to=delegates_to, max_depth=2, is_allowed=is_allowed)
 
 
 @pytest.mark.parametrize(
-    ("way", "code", "message", "suggestion"),
+    ("refused", "code", "message", "suggestion"),
     [
         (step("nobody"), "NOT_FOUND", "There is no librarian 'nobody'", "`pair librarians list` shows who there is"),
         (step("desk", ("desk", "a")), "LOOP_DETECTED", "The question came back to desk: desk → a → desk", ""),
@@ -129,9 +128,9 @@ def step(to: str, chain: tuple[str, ...] = ("desk",), delegates_to: tuple[str, .
     ],
 )
 def test_why_a_question_is_not_handed_on_is_told_with_what_to_do(
-    way: HandOver, code: str, message: str, suggestion: str
+    refused: Response | None, code: str, message: str, suggestion: str
 ) -> None:
-    assert told(refusal(way)) == (code, message, suggestion)
+    assert told(refused) == (code, message, suggestion)
 
 
 @pytest.mark.parametrize(
