@@ -149,7 +149,13 @@ class BundledFile:
 
 def open_mapped(file: BundledFile) -> mmap.mmap:
     """Return the read-only content. Raises E305 when the file is missing or is not the expected one."""
-    path = _locate(file)
+    specification = importlib.util.find_spec(file.package)
+    folders = specification.submodule_search_locations if specification else None
+    if not folders:
+        raise errors.model_file_unusable(
+            f"{file.package}/{file.path}", "the package that has it is not installed", file.requirement
+        )
+    path = Path(next(iter(folders)), file.path)
     try:
         with path.open("rb") as opened:
             content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
@@ -158,13 +164,3 @@ def open_mapped(file: BundledFile) -> mmap.mmap:
     if hashlib.sha256(content).hexdigest() != file.sha256:
         raise errors.model_file_unusable(str(path), "its SHA-256 is not the expected one", file.requirement)
     return content
-
-
-def _locate(file: BundledFile) -> Path:
-    specification = importlib.util.find_spec(file.package)
-    folders = specification.submodule_search_locations if specification else None
-    if not folders:
-        raise errors.model_file_unusable(
-            f"{file.package}/{file.path}", "the package that has it is not installed", file.requirement
-        )
-    return Path(next(iter(folders)), file.path)

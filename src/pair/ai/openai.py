@@ -358,7 +358,16 @@ class OpenAiEmbedder:
     def _ask(self, batch: Sequence[str]) -> Vectors:
         """Return a row of length 1 for each text. Halve what is too long for the server: the batch, then its text."""
         try:
-            body = self._connection.ask(lambda client: self._request(client, batch))
+            body = self._connection.ask(
+                lambda client: (
+                    client.embeddings.with_raw_response.create(
+                        model=self._model,
+                        input=list(batch),
+                        encoding_format="float",
+                        dimensions=self._options.dimension or openai.omit,
+                    ).text
+                )
+            )
         except ModelFault as caught:
             fault = caught
         else:
@@ -376,14 +385,6 @@ class OpenAiEmbedder:
                 "Use an embedder that needs no server: engine.embedder: static",
             ],
         ) from fault
-
-    def _request(self, client: openai.OpenAI, batch: Sequence[str]) -> str:
-        return client.embeddings.with_raw_response.create(
-            model=self._model,
-            input=list(batch),
-            encoding_format="float",
-            dimensions=self._options.dimension or openai.omit,
-        ).text
 
     def _read(self, body: str, count: int) -> Vectors:
         try:
