@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, Literal, get_args
 
+from pair.ai.prompts import clean_reply
 from pair.librarians.citations import join_retrievals
 from pair.librarians.contract import (
     Budget,
@@ -23,7 +24,6 @@ from pair.librarians.contract import (
     User,
     json_names,
 )
-from pair.librarians.prompting import clean_reply
 
 PARTIAL_BELOW = 0.6
 MAX_ANSWER_CHARACTERS = 4_000
