@@ -63,9 +63,9 @@ def _read(source_id: str, text: str) -> Outline:
 
 def _write_lines(outline: Outline) -> list[str]:
     lines = [_write_first_line(outline), _join(f"{outline.parts_label}: ", _choose_parts(outline.parts))]
-    terms = find_key_terms(outline.body, outline.marked)
-    lines.append(_join("Mentions: ", _drop_shown(terms.names, "\n".join(lines))))
-    lines.append(_join("Topics: ", _drop_shown(terms.topics, "\n".join(lines))))
+    names, topics = find_key_terms(outline.body, outline.marked)
+    lines.append(_join("Mentions: ", _drop_shown(names, "\n".join(lines))))
+    lines.append(_join("Topics: ", _drop_shown(topics, "\n".join(lines))))
     return [line for line in lines if line]
 
 

@@ -324,109 +324,83 @@ _PROPER_NOUN_WEIGHT = 1.5
 _DATE_WEIGHT = 1.0
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Both lists begin with the best."""
-
-    names: list[str]
-    """Codes, labels, proper names and dates, as they are written."""
-    topics: list[str]
-    """Words that are used often or look rare, in small letters."""
+_Offer = tuple[str, float, int]
+"""A term, the weight of its kind, and how often it occurs."""
 
 
-def find_key_terms(body: str, marked: Sequence[str]) -> Terms:
-    """`marked`: what the author set apart as code."""
+def find_key_terms(body: str, marked: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return two lists, the best first. `marked`: what the author set apart as code.
+
+    The first has codes, labels, proper names and dates, as they are written. The second has words that are used often
+    or look rare, in small letters.
+    """
     body = body[:_MAX_TERM_TEXT]
     has_wide = not body.isascii() and WIDE.search(body) is not None
+    # The regular expression engine counts words; Python looks at distinct ones only.
     tokens = Counter(_TOKEN.findall(WIDE.sub(_keep_hangul, body) if has_wide else body))
     words: dict[str, int] = {}
     others: dict[str, int] = {}
     for token, count in tokens.items():
         (words if token.isalpha() and token.islower() else others)[token] = count
-    candidates = _TermCandidates()
-    _offer_marked(candidates, marked)
+    offers = list(_find_marked(marked))
     # Where all is in capitals, capitals say nothing.
     if sum(token.isupper() for token in others) * 2 <= len(tokens):
-        _offer_names(candidates, body, others)
-    _offer_codes(candidates, others)
-    _add_words(words, others)
+        offers += _find_names(body, others)
+    offers += _find_codes(others)
     runs: list[str] = []
     if has_wide:
-        candidates.offer_all(Counter(_KATAKANA_RUN.findall(body)), _PROPER_NOUN_WEIGHT)
+        offers += [(run, _PROPER_NOUN_WEIGHT, count) for run, count in Counter(_KATAKANA_RUN.findall(body)).items()]
         runs = _find_repeated_runs(body[:_MAX_WIDE_CHARACTERS])
-    return Terms(candidates.rank(), [*runs, *_rank_words(words)])
-
-
-class _TermCandidates:
-    """A term that is offered twice keeps its higher score and its first place."""
-
-    def __init__(self) -> None:
-        self._scores: dict[str, float] = {}
-
-    def offer(self, term: str, weight: float, count: int) -> None:
+    scores: dict[str, float] = {}
+    for term, weight, count in offers:
         if 1 < len(term) <= _MAX_TERM_CHARACTERS:
-            score = weight * (1 + math.log2(count))
-            self._scores[term] = max(score, self._scores.get(term, 0))
-
-    def offer_all(self, counts: Mapping[str, int], weight: float) -> None:
-        for term, count in counts.items():
-            self.offer(term, weight, count)
-
-    def rank(self) -> list[str]:
-        # sorted() is stable, so what comes first in the text wins a tie.
-        return sorted(self._scores, key=lambda term: -self._scores[term])
+            scores[term] = max(weight * (1 + math.log2(count)), scores.get(term, 0))
+    # sorted() is stable, so what comes first in the text wins a tie.
+    return sorted(scores, key=lambda term: -scores[term]), [*runs, *_rank_words(words, others)]
 
 
-def _offer_marked(candidates: _TermCandidates, marked: Sequence[str]) -> None:
+def _find_marked(marked: Sequence[str]) -> Iterator[_Offer]:
     for code, count in Counter(marked).items():
         term = " ".join(code.split())
         if len(term) > _MAX_MARKED_CHARACTERS or "<" in term or not _LETTERS.search(term):
             continue
         # A whole command or expression is an example; a word or two are a name.
-        weight = _MARKED_WEIGHT if term.count(" ") < 2 else _DATE_WEIGHT
-        candidates.offer(term, weight, count)
+        yield term, _MARKED_WEIGHT if term.count(" ") < 2 else _DATE_WEIGHT, count
 
 
-def _offer_names(candidates: _TermCandidates, body: str, tokens: dict[str, int]) -> None:
-    """Offer labels such as `RFC 3339`, names of several words, acronyms, and words with a capital in a sentence."""
+def _find_names(body: str, tokens: dict[str, int]) -> Iterator[_Offer]:
+    """Yield labels such as `RFC 3339`, names of several words, acronyms, and words with a capital in a sentence."""
     starts = Counter(_SENTENCE_START.findall(body))
     inside = {token: count - starts[token] for token, count in tokens.items() if token[0].isupper()}
     labels = Counter(
         (word, number) for word, number in _LABEL.findall(body) if _is_telling(word) and inside.get(word, 0) > 0
     )
     for (word, number), count in labels.items():
-        candidates.offer(f"{word} {number}", _LABEL_WEIGHT, count)
+        yield f"{word} {number}", _LABEL_WEIGHT, count
         inside[word] -= count
-    candidates.offer_all(Counter(_trim_names(_PROPER_NAME.findall(body), inside)), _NAME_WEIGHT)
+    for name, count in Counter(_trim_names(_PROPER_NAME.findall(body), inside)).items():
+        yield name, _NAME_WEIGHT, count
     for token, count in inside.items():
         word = _drop_possessive(token)
         if count > 0 and word.isalpha() and _is_telling(word):
             is_acronym = word.isupper() and len(word) <= 8
-            candidates.offer(word, _ACRONYM_WEIGHT if is_acronym else _PROPER_NOUN_WEIGHT, count)
+            yield word, _ACRONYM_WEIGHT if is_acronym else _PROPER_NOUN_WEIGHT, count
 
 
-def _offer_codes(candidates: _TermCandidates, tokens: Mapping[str, int]) -> None:
+def _find_codes(tokens: Mapping[str, int]) -> Iterator[_Offer]:
     for token, count in tokens.items():
         if token.isalpha() and (token.istitle() or token.isupper()):
             continue
         if _DATE.match(token):
-            candidates.offer(token, _DATE_WEIGHT, count)
+            yield token, _DATE_WEIGHT, count
         elif _CODE.search(token, 0, _MAX_TERM_CHARACTERS) and not _ORDINAL.match(token) and not _is_random(token):
-            candidates.offer(_drop_possessive(token), _CODE_WEIGHT, count)
+            yield _drop_possessive(token), _CODE_WEIGHT, count
 
 
 def _is_random(token: str) -> bool:
     """Return whether this is a hash or a key: nobody looks for them, and some are secret."""
     run = _UNBROKEN.search(token, 0, _MAX_TERM_CHARACTERS)
     return run is not None and sum(character.isdigit() for character in run[0]) >= _RANDOM_DIGITS
-
-
-def _add_words(words: dict[str, int], tokens: Mapping[str, int]) -> None:
-    """Add words with capitals or hyphens; the others are there already."""
-    for token, count in tokens.items():
-        word = token.casefold() if token.isalpha() else _drop_possessive(token).casefold()
-        if word.isalpha() or (word[0].isalpha() and not _NOT_IN_WORDS.search(word)):
-            words[word] = words.get(word, 0) + count
 
 
 def _is_telling(word: str) -> bool:
@@ -447,8 +421,17 @@ def _drop_possessive(token: str) -> str:
     return token[:-2] if token.endswith(("'s", "\u2019s")) else token
 
 
-def _rank_words(counts: dict[str, int]) -> list[str]:
-    _fold_plurals(counts)
+def _rank_words(counts: dict[str, int], tokens: Mapping[str, int]) -> list[str]:
+    """`counts`: words in small letters. Words with capitals or hyphens are counted with them."""
+    for token, count in tokens.items():
+        word = token.casefold() if token.isalpha() else _drop_possessive(token).casefold()
+        if word.isalpha() or (word[0].isalpha() and not _NOT_IN_WORDS.search(word)):
+            counts[word] = counts.get(word, 0) + count
+    for word in [word for word in counts if word.endswith("s")]:
+        for single in (word[:-1], word[:-2]):  # the plural counts with its singular
+            if single in counts:
+                counts[single] += counts.pop(word)
+                break
     words = [
         word
         for word in counts
@@ -460,14 +443,6 @@ def _rank_words(counts: dict[str, int]) -> list[str]:
 def _is_short_word(word: str) -> bool:
     """Below four letters Latin, Greek and Cyrillic words are mostly grammar; those of other scripts are not."""
     return 2 <= len(word) < 4 and max(word) > "\u0530"
-
-
-def _fold_plurals(counts: dict[str, int]) -> None:
-    for word in [word for word in counts if word.endswith("s")]:
-        for single in (word[:-1], word[:-2]):
-            if single in counts:
-                counts[single] += counts.pop(word)
-                break
 
 
 def _keep_hangul(run: re.Match[str]) -> str:
