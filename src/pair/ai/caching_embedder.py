@@ -73,9 +73,10 @@ class CachingEmbedder:
     batch_size: int = DEFAULT_BATCH_SIZE
     cache_size: int = DEFAULT_CACHE_SIZE
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def _embed_query(self) -> "functools._lru_cache_wrapper[Vectors]":
         # It holds no lock while it computes: a model may take seconds. Two callers may ask it the same at once.
-        self._embed_query = functools.lru_cache(self.cache_size)(functools.partial(_embed_query, self.embedder))
+        return functools.lru_cache(self.cache_size)(functools.partial(_embed_query, self.embedder))
 
     @property
     def name(self) -> str:

@@ -235,6 +235,7 @@ class Context(ContractValue):
     librarian: LibrarianInfo | None = None
     """Who is being asked."""
     user: User | None = None
+    """Read from JSON it is a claim: a server replaces it by the user that it verified."""
     trace: TraceContext | None = None
     delegation_chain: tuple[str, ...] = ()
     """Whom the question has passed through, the one being asked last."""
@@ -366,7 +367,7 @@ _LISTS = frozenset({"availableDelegates", "sources", "delegate"})
 _NESTED: dict[type, dict[str, type[ContractValue]]] = {
     Context: {
         "librarian": LibrarianInfo,
-        "user": User,  # the one that the JSON claims: a server replaces it by the one that it verified
+        "user": User,
         "trace": TraceContext,
         "budget": Budget,
         "available_delegates": Delegate,
