@@ -81,6 +81,23 @@ class ModelConnection:
         policy = RetryPolicy(self._settings.retries, self._settings.retry_wait_seconds)
         return policy.run(lambda: self._ask_once(request))
 
+    def complete(self, instructions: str, text: str) -> str:
+        """Return what the model replies. Raises ModelFault, and E302 for an answer that is no chat completion."""
+        body = self.ask(
+            lambda client: (
+                client.chat.completions.with_raw_response.create(
+                    model=self._settings.model,
+                    messages=_build_messages(instructions, text),
+                    temperature=0,
+                    max_tokens=self._settings.max_output_tokens,
+                ).text
+            )
+        )
+        reply = prompts.reply_text(body)
+        if reply is None:
+            raise errors.model_reply_unusable(self.address, "the answer is no chat completion")
+        return reply
+
     def _ask_once(self, request: Callable[[openai.OpenAI], str]) -> str:
         with self._lock:
             self._calls += 1
@@ -170,24 +187,14 @@ class OpenAiLanguageModel:
     def name(self) -> str:
         return self._settings.model
 
-    @property
-    def address(self) -> str:
-        """The address without credentials."""
-        return self._connection.address
-
-    @property
-    def model_calls(self) -> int:
-        return self._connection.calls
-
     def close(self) -> None:
         self._connection.close()
 
     def reply(self, instructions: str, text: str) -> str:
         try:
-            body = self.ask(instructions, text)
+            return self._connection.complete(instructions, text)
         except ModelFault as fault:
-            raise fault.to_error(self.address) from fault
-        return self.read_reply(body)
+            raise fault.to_error(self._connection.address) from fault
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
         """Ask for the whole where the server does not stream. Raises E301 when it breaks off in the middle."""
@@ -211,31 +218,11 @@ class OpenAiLanguageModel:
                 is_streamed = True
                 yield piece
         except ModelFault as fault:
-            raise fault.to_error(self.address) from fault
+            raise fault.to_error(self._connection.address) from fault
         if not is_streamed:
             yield self.reply(instructions, text)
         elif not is_finished:
-            raise errors.model_unreachable(self.address, "The reply broke off")
-
-    def ask(self, instructions: str, text: str) -> str:
-        """Return the body of the answer, with retries. Raises ModelFault."""
-        return self._connection.ask(
-            lambda client: (
-                client.chat.completions.with_raw_response.create(
-                    model=self._settings.model,
-                    messages=_build_messages(instructions, text),
-                    temperature=0,
-                    max_tokens=self._settings.max_output_tokens,
-                ).text
-            )
-        )
-
-    def read_reply(self, body: str) -> str:
-        """Return what the model says in the body of an answer. Raises E302."""
-        reply = prompts.reply_text(body)
-        if reply is None:
-            raise errors.model_reply_unusable(self.address, "the answer is no chat completion")
-        return reply
+            raise errors.model_unreachable(self._connection.address, "The reply broke off")
 
 
 class OpenAiSummariser:
@@ -243,14 +230,14 @@ class OpenAiSummariser:
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
-        self._model = OpenAiLanguageModel(settings)
+        self._connection = ModelConnection(settings)
 
     @property
     def model_calls(self) -> int:
-        return self._model.model_calls
+        return self._connection.calls
 
     def close(self) -> None:
-        self._model.close()
+        self._connection.close()
 
     def summarise(self, source_id: str, text: str) -> str:
         if not text.strip():
@@ -262,7 +249,7 @@ class OpenAiSummariser:
             except ModelFault as caught:
                 fault = caught
                 limit = prompts.smaller_limit(limit, text) if fault.is_too_long else None
-        raise fault.to_error(self._model.address) from fault
+        raise fault.to_error(self._connection.address) from fault
 
     def _describe(self, source_id: str, text: str, limit: int) -> str:
         pieces = prompts.choose_pieces(prompts.split_text(text, limit))
@@ -272,10 +259,10 @@ class OpenAiSummariser:
         return self._ask(source_id, prompts.join_descriptions(partial, limit), "descriptions")
 
     def _ask(self, source_id: str, text: str, kind: prompts.PieceKind) -> str:
-        reply = self._model.read_reply(self._model.ask(*prompts.build_prompt(source_id, text, kind)))
+        reply = self._connection.complete(*prompts.build_prompt(source_id, text, kind))
         tidy = prompts.tidy_reply(reply)
         if fault := prompts.reply_fault(reply, tidy):
-            raise errors.model_reply_unusable(self._model.address, f"{fault} (model {self._settings.model})")
+            raise errors.model_reply_unusable(self._connection.address, f"{fault} (model {self._settings.model})")
         return prompts.shorten_reply(tidy)
 
 
