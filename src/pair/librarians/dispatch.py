@@ -69,7 +69,7 @@ _now = SystemClock().monotonic
 
 
 @functools.cache
-def _timed_out() -> Response:
+def _time_out() -> Response:
     return Response.failing(ErrorCode.TIMEOUT, "There was no answer in time")
 
 
@@ -306,7 +306,7 @@ def _refuse(call: Call) -> Response | None:
     if refused is not None:
         return refused
     if call.ends_at <= _now():
-        return _timed_out()
+        return _time_out()
     refused = call.librarian.breaker.refusal()
     if refused is None and not question.take_call():
         return Response.failing(
@@ -375,7 +375,7 @@ async def _run_call(call: Call) -> Response:
     # asyncio.wait would do, and costs more than all the rest.
     outcome: asyncio.Future[Response] = loop.create_future()
     task = loop.create_task(_guard(call, outcome), context=variables)
-    timer = loop.call_later(max(0.0, call.ends_at - _now()), _settle, outcome, _timed_out())
+    timer = loop.call_later(max(0.0, call.ends_at - _now()), _settle, outcome, _time_out())
     running.add(call)
     try:
         response = await outcome
@@ -481,7 +481,7 @@ async def _answer_apart(call: Call) -> CallResult:
     except TimeoutError:
         way = call.way
         _blame(running for running in tuple(call.question.running) if running.way[: len(way)] == way)
-        return CallResult(_complete_error(_timed_out(), call), way)
+        return CallResult(_complete_error(_time_out(), call), way)
 
 
 async def _ask_delegates(call: Call, requests: Sequence[DelegateRequest], how: Aggregation) -> list[Response]:
@@ -557,7 +557,7 @@ def _complete_error(response: Response, call: Call) -> Response:
 
 def _give_up(call: Call) -> Response:
     """Return TIMEOUT with the answers that there are, when the loop of the question is blocked."""
-    response = _timed_out()
+    response = _time_out()
     _blame(tuple(call.question.running))
     answers = [replace(answer, delegate=None, error=None) for answer in tuple(call.question.answers)]
     if answers:
@@ -569,7 +569,7 @@ def _blame(calls: Iterable[Call]) -> None:
     """Count the timeout against librarians that were at work and gave nothing back."""
     for call in calls:
         call.question.running.discard(call)
-        call.librarian.breaker.note(_timed_out())
+        call.librarian.breaker.note(_time_out())
 
 
 def _fault_response(fault: BaseException) -> Response:
