@@ -7,9 +7,8 @@ import pytest
 
 from pair.kb.kb import KnowledgeBase
 from pair.librarians import Context
-from pair.librarians.index_librarian import IndexEntry, IndexLibrarian
 from pair.librarians.kb_librarian import KbLibrarian
-from pair.librarians.router import Router
+from pair.librarians.routing import IndexEntry, IndexLibrarian, Router
 from pair.testing.librarian_suite import LibrarianCase, LibrarianSuite
 from pair.values import Document
 from support.engine_parts import Ground

@@ -7,12 +7,12 @@ import fastembed
 import pytest
 
 from pair.ai import minilm as minilm_files
+from pair.ai.caching_embedder import open_mapped
 from pair.ai.contract import Embedder
 from pair.ai.fastembed import FastembedEmbedder
 from pair.ai.minilm import MiniLmEmbedder
-from pair.ai.model_files import open_mapped
 from pair.ai.ngram import NgramEmbedder
-from pair.ai.openai_embedder import OpenAiEmbedder
+from pair.ai.openai import OpenAiEmbedder
 from pair.ai.prompts import ModelSettings
 from pair.ai.wordllama import WordLlamaEmbedder
 from pair.testing.embedder_suite import EmbedderSuite

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pair.ai.ngram import NgramEmbedder
-from pair.ai.openai_embedder import OpenAiEmbedder, OpenAiEmbedderOptions
+from pair.ai.openai import OpenAiEmbedder, OpenAiEmbedderOptions
 from pair.ai.prompts import ModelSettings
 from pair.errors import ModelError
 from support.model_server import EMBEDDING_DIMENSION, NOT_JSON, Answer, ModelServer

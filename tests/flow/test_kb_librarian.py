@@ -13,7 +13,7 @@ from pair.ai.prompts import ModelSettings
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.librarians.citations import content_sha256, parse_citation_id
-from pair.librarians.prompting import REFUSAL
+from pair.librarians.kb_librarian import REFUSAL
 from pair.settings import Settings
 from pair.values import Document
 from support.engine_parts import engine_settings

@@ -1,9 +1,13 @@
-"""Caches of embedders: the vectors of recent queries, and what an embedder knows of recent words."""
+"""What embedders share: the cache of query vectors, the cache of words, and the files of bundled models."""
 
+import functools
+import hashlib
+import importlib.util
+import mmap
 import threading
-from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -68,8 +72,11 @@ class CachingEmbedder:
     embedder: Embedder
     batch_size: int = DEFAULT_BATCH_SIZE
     cache_size: int = DEFAULT_CACHE_SIZE
-    _cache: OrderedDict[str, Vectors] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @functools.cached_property
+    def _embed_query(self) -> "functools._lru_cache_wrapper[Vectors]":
+        # It holds no lock while it computes: a model may take seconds. Two callers may ask it the same at once.
+        return functools.lru_cache(self.cache_size)(functools.partial(_embed_query, self.embedder))
 
     @property
     def name(self) -> str:
@@ -88,24 +95,12 @@ class CachingEmbedder:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         for start in range(0, len(texts), self.batch_size):
             batch = texts[start : start + self.batch_size]
-            vectors[start : start + len(batch)] = self._check(self.embedder.embed(batch), len(batch))
+            vectors[start : start + len(batch)] = _check(self.embedder, self.embedder.embed(batch), len(batch))
         return vectors
 
     def embed_query(self, text: str) -> Vectors:
         """Return one row, which is read-only: it is shared by all that ask the same."""
-        with self._lock:
-            if text in self._cache:
-                self._cache.move_to_end(text)
-                return self._cache[text]
-        # Not under the lock: a model may take seconds. Two callers may ask it the same at once.
-        vector: Vectors = self._check(self.embedder.embed_queries([text]), 1)[0].copy()
-        vector.setflags(write=False)
-        with self._lock:
-            self._cache[text] = vector
-            self._cache.move_to_end(text)
-            while len(self._cache) > self.cache_size:
-                self._cache.popitem(last=False)
-        return vector
+        return self._embed_query(text)
 
     def compare(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return how near in meaning each text is to a question; 1 is the same."""
@@ -113,17 +108,57 @@ class CachingEmbedder:
             return []
         return [float(value) for value in self.embed_all(texts) @ self.embed_query(query)]
 
-    def _check(self, reply: Vectors, count: int) -> Vectors:
-        try:
-            with np.errstate(over="ignore"):
-                vectors: Vectors = np.asarray(reply, dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise errors.model_reply_unusable(self.name, "the vectors are not a table of numbers") from error
-        expected = (count, self.dimension)
-        if vectors.shape != expected:
-            raise errors.model_reply_unusable(
-                self.name, f"the vectors have the shape {vectors.shape}, {expected} was expected"
-            )
-        if not np.isfinite(vectors).all():
-            raise errors.model_reply_unusable(self.name, "a vector has a number that is not finite")
-        return vectors
+
+def _embed_query(embedder: Embedder, text: str) -> Vectors:
+    vector: Vectors = _check(embedder, embedder.embed_queries([text]), 1)[0].copy()
+    vector.setflags(write=False)
+    return vector
+
+
+def _check(embedder: Embedder, reply: Vectors, count: int) -> Vectors:
+    try:
+        with np.errstate(over="ignore"):
+            vectors: Vectors = np.asarray(reply, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise errors.model_reply_unusable(embedder.name, "the vectors are not a table of numbers") from error
+    expected = (count, embedder.dimension)
+    if vectors.shape != expected:
+        raise errors.model_reply_unusable(
+            embedder.name, f"the vectors have the shape {vectors.shape}, {expected} was expected"
+        )
+    if not np.isfinite(vectors).all():
+        raise errors.model_reply_unusable(embedder.name, "a vector has a number that is not finite")
+    return vectors
+
+
+# ── bundled models ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class BundledFile:
+    package: str
+    """The importable name of the package that has the file. It is never imported."""
+    path: str
+    """Below the folder of the package."""
+    sha256: str
+    requirement: str
+    """What pip is told, to have the file."""
+
+
+def open_mapped(file: BundledFile) -> mmap.mmap:
+    """Return the read-only content. Raises E305 when the file is missing or is not the expected one."""
+    specification = importlib.util.find_spec(file.package)
+    folders = specification.submodule_search_locations if specification else None
+    if not folders:
+        raise errors.model_file_unusable(
+            f"{file.package}/{file.path}", "the package that has it is not installed", file.requirement
+        )
+    path = Path(next(iter(folders)), file.path)
+    try:
+        with path.open("rb") as opened:
+            content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as fault:
+        raise errors.model_file_unusable(str(path), "it cannot be read", file.requirement) from fault
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise errors.model_file_unusable(str(path), "its SHA-256 is not the expected one", file.requirement)
+    return content

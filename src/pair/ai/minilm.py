@@ -15,9 +15,8 @@ import onnxruntime
 import tokenizers
 
 from pair import errors
-from pair.ai.caching_embedder import rate_tokens
+from pair.ai.caching_embedder import BundledFile, open_mapped, rate_tokens
 from pair.ai.contract import Vectors
-from pair.ai.model_files import BundledFile, open_mapped
 from pair.text.characters import replace_surrogates
 
 DIMENSION = 384

@@ -1,24 +1,30 @@
-"""A language model behind an OpenAI-compatible server, and summaries that it writes.
+"""An OpenAI-compatible server: language model, summaries that it writes, and vectors.
 
 Invariants
     The key is sent to the configured server and shown nowhere.
     A source costs at most MOST_PIECES + 1 replies for each size of piece that is tried.
 """
 
+import hashlib
+import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import httpx2
+import numpy as np
 import openai
 from openai.types.chat import ChatCompletionMessageParam
 
 from pair import errors, network
 from pair.ai import prompts
+from pair.ai.contract import Vectors
 from pair.ai.prompts import ModelSettings
 from pair.clock import SystemClock
 from pair.network import RetryPolicy, describe_fault, parse_retry_after
-from pair.text.characters import clip, drop_unprintable, join_lines
+from pair.text.characters import clip, drop_unprintable, join_lines, replace_surrogates
 
 _MAX_REASON_CHARACTERS = 300
 # The SDK wants a key, and compatible servers without one accept any.
@@ -74,6 +80,23 @@ class ModelConnection:
         """Return the body of the answer. Raises ModelFault."""
         policy = RetryPolicy(self._settings.retries, self._settings.retry_wait_seconds)
         return policy.run(lambda: self._ask_once(request))
+
+    def complete(self, instructions: str, text: str) -> str:
+        """Return what the model replies. Raises ModelFault, and E302 for an answer that is no chat completion."""
+        body = self.ask(
+            lambda client: (
+                client.chat.completions.with_raw_response.create(
+                    model=self._settings.model,
+                    messages=_build_messages(instructions, text),
+                    temperature=0,
+                    max_tokens=self._settings.max_output_tokens,
+                ).text
+            )
+        )
+        reply = prompts.reply_text(body)
+        if reply is None:
+            raise errors.model_reply_unusable(self.address, "the answer is no chat completion")
+        return reply
 
     def _ask_once(self, request: Callable[[openai.OpenAI], str]) -> str:
         with self._lock:
@@ -164,24 +187,14 @@ class OpenAiLanguageModel:
     def name(self) -> str:
         return self._settings.model
 
-    @property
-    def address(self) -> str:
-        """The address without credentials."""
-        return self._connection.address
-
-    @property
-    def model_calls(self) -> int:
-        return self._connection.calls
-
     def close(self) -> None:
         self._connection.close()
 
     def reply(self, instructions: str, text: str) -> str:
         try:
-            body = self.ask(instructions, text)
+            return self._connection.complete(instructions, text)
         except ModelFault as fault:
-            raise fault.to_error(self.address) from fault
-        return self.read_reply(body)
+            raise fault.to_error(self._connection.address) from fault
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
         """Ask for the whole where the server does not stream. Raises E301 when it breaks off in the middle."""
@@ -205,31 +218,11 @@ class OpenAiLanguageModel:
                 is_streamed = True
                 yield piece
         except ModelFault as fault:
-            raise fault.to_error(self.address) from fault
+            raise fault.to_error(self._connection.address) from fault
         if not is_streamed:
             yield self.reply(instructions, text)
         elif not is_finished:
-            raise errors.model_unreachable(self.address, "The reply broke off")
-
-    def ask(self, instructions: str, text: str) -> str:
-        """Return the body of the answer, with retries. Raises ModelFault."""
-        return self._connection.ask(
-            lambda client: (
-                client.chat.completions.with_raw_response.create(
-                    model=self._settings.model,
-                    messages=_build_messages(instructions, text),
-                    temperature=0,
-                    max_tokens=self._settings.max_output_tokens,
-                ).text
-            )
-        )
-
-    def read_reply(self, body: str) -> str:
-        """Return what the model says in the body of an answer. Raises E302."""
-        reply = prompts.reply_text(body)
-        if reply is None:
-            raise errors.model_reply_unusable(self.address, "the answer is no chat completion")
-        return reply
+            raise errors.model_unreachable(self._connection.address, "The reply broke off")
 
 
 class OpenAiSummariser:
@@ -237,14 +230,14 @@ class OpenAiSummariser:
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
-        self._model = OpenAiLanguageModel(settings)
+        self._connection = ModelConnection(settings)
 
     @property
     def model_calls(self) -> int:
-        return self._model.model_calls
+        return self._connection.calls
 
     def close(self) -> None:
-        self._model.close()
+        self._connection.close()
 
     def summarise(self, source_id: str, text: str) -> str:
         if not text.strip():
@@ -256,7 +249,7 @@ class OpenAiSummariser:
             except ModelFault as caught:
                 fault = caught
                 limit = prompts.smaller_limit(limit, text) if fault.is_too_long else None
-        raise fault.to_error(self._model.address) from fault
+        raise fault.to_error(self._connection.address) from fault
 
     def _describe(self, source_id: str, text: str, limit: int) -> str:
         pieces = prompts.choose_pieces(prompts.split_text(text, limit))
@@ -266,12 +259,181 @@ class OpenAiSummariser:
         return self._ask(source_id, prompts.join_descriptions(partial, limit), "descriptions")
 
     def _ask(self, source_id: str, text: str, kind: prompts.PieceKind) -> str:
-        reply = self._model.read_reply(self._model.ask(*prompts.build_prompt(source_id, text, kind)))
+        reply = self._connection.complete(*prompts.build_prompt(source_id, text, kind))
         tidy = prompts.tidy_reply(reply)
         if fault := prompts.reply_fault(reply, tidy):
-            raise errors.model_reply_unusable(self._model.address, f"{fault} (model {self._settings.model})")
+            raise errors.model_reply_unusable(self._connection.address, f"{fault} (model {self._settings.model})")
         return prompts.shorten_reply(tidy)
 
 
 def _build_messages(instructions: str, text: str) -> list[ChatCompletionMessageParam]:
     return [{"role": "system", "content": instructions}, {"role": "user", "content": text}]
+
+
+# ── vectors ────────────────────────────────────────────────────────────────────────────────────────
+
+# Servers differ in what they take at once: so much is taken by all that we know.
+_TEXTS_IN_A_REQUEST = 32
+_CHARACTERS_IN_A_REQUEST = 60_000
+_REQUESTS_AT_ONCE = 4
+# A model that cannot take so much of a text is of no use.
+_LEAST_CHARACTERS = 200
+_PROBE = "How many numbers has a vector?"
+
+
+@dataclass(frozen=True)
+class OpenAiEmbedderOptions:
+    dimension: int = 0
+    """Requested from the server and expected in every reply; 0: expect that of the first reply."""
+    query_prefix: str = ""
+    document_prefix: str = ""
+
+
+class OpenAiEmbedder:
+    """May be used from several threads at once. Raises E301 without an answer, E302 for an unusable one."""
+
+    hybrid_weight = 0.4
+
+    def __init__(self, settings: ModelSettings, options: OpenAiEmbedderOptions | None = None) -> None:
+        self._model = settings.model
+        self._options = options or OpenAiEmbedderOptions()
+        self._connection = ModelConnection(settings)
+        self._known_dimension = self._options.dimension
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Vectors of texts with another prefix, or of another length, are not to be mixed with these."""
+        parts = ["openai", self._model]
+        if self._options.dimension:
+            parts.append(str(self._options.dimension))
+        if self._options.document_prefix:
+            parts.append(hashlib.sha256(self._options.document_prefix.encode()).hexdigest()[:8])
+        return "-".join(parts)
+
+    @property
+    def dimension(self) -> int:
+        if not self._known_dimension:
+            self._ask([_PROBE])
+        return self._known_dimension
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def fit(self, query: str) -> float:
+        return 1.0
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        return self._embed(texts, self._options.document_prefix)
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        return self._embed(texts, self._options.query_prefix)
+
+    def _embed(self, texts: Sequence[str], prefix: str) -> Vectors:
+        numbers = [number for number, text in enumerate(texts) if text.strip()]
+        batches = _split_batches([prefix + replace_surrogates(texts[number]) for number in numbers])
+        if len(batches) > 1:
+            with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+                replies = list(pool.map(self._ask, batches))
+        else:
+            replies = [self._ask(batch) for batch in batches]
+        vectors: Vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        if replies:
+            vectors[numbers] = np.concatenate(replies)
+        return vectors
+
+    def _ask(self, batch: Sequence[str]) -> Vectors:
+        """Return a row of length 1 for each text. Halve what is too long for the server: the batch, then its text."""
+        try:
+            body = self._connection.ask(
+                lambda client: (
+                    client.embeddings.with_raw_response.create(
+                        model=self._model,
+                        input=list(batch),
+                        encoding_format="float",
+                        dimensions=self._options.dimension or openai.omit,
+                    ).text
+                )
+            )
+        except ModelFault as caught:
+            fault = caught
+        else:
+            return self._read(body, len(batch))
+        smaller = _halve(batch) if fault.is_too_long else []
+        if smaller:
+            return np.concatenate([self._ask(half) for half in smaller])
+        if fault.is_about_the_text:
+            raise self._unusable(fault.reason) from fault
+        raise errors.model_unreachable(
+            self._connection.address,
+            fault.reason,
+            hints=[
+                "Check engine.embedding_url, or ai.base_url, and that the server runs",
+                "Use an embedder that needs no server: engine.embedder: static",
+            ],
+        ) from fault
+
+    def _read(self, body: str, count: int) -> Vectors:
+        try:
+            rows = _parse_vectors(body, count)
+        except ValueError as fault:
+            raise self._unusable(str(fault)) from fault
+        with self._lock:
+            self._known_dimension = self._known_dimension or rows.shape[1]
+        if rows.shape[1] != self._known_dimension:
+            raise self._unusable(f"its vectors have {rows.shape[1]} numbers, {self._known_dimension} were expected")
+        lengths = np.sqrt(np.add.reduce(np.square(rows), axis=1, keepdims=True))
+        vectors: Vectors = (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+        return vectors
+
+    def _unusable(self, reason: str) -> errors.ModelError:
+        return errors.model_reply_unusable(
+            self._connection.address,
+            f"{reason} (model {self._model})",
+            hints=["Try another model with engine.embedding_model"],
+        )
+
+
+def _split_batches(texts: Sequence[str]) -> list[list[str]]:
+    batches: list[list[str]] = []
+    characters = 0
+    for text in texts:
+        characters += len(text)
+        if not batches or len(batches[-1]) == _TEXTS_IN_A_REQUEST or characters > _CHARACTERS_IN_A_REQUEST:
+            batches.append([])
+            characters = len(text)
+        batches[-1].append(text)
+    return batches
+
+
+def _halve(batch: Sequence[str]) -> list[Sequence[str]]:
+    """Return nothing when less would not help. The beginning of a single text speaks for the whole."""
+    middle = len(batch) // 2
+    if middle:
+        return [batch[:middle], batch[middle:]]
+    half = batch[0][: len(batch[0]) // 2]
+    return [[half]] if len(half) >= _LEAST_CHARACTERS else []
+
+
+def _parse_vectors(body: str, count: int) -> np.ndarray:
+    """Return a row for each text, in double precision. Raises ValueError, which says why there is none."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the answer is not JSON") from None
+    entries = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("the answer is no list of vectors")
+    # Some servers leave out the index, and keep the order.
+    by_index: dict[Any, Any] = {entry.get("index", at): entry.get("embedding") for at, entry in enumerate(entries)}
+    if set(by_index) != set(range(count)) or len(entries) != count:
+        raise ValueError(f"the answer has {len(entries)} vectors, or wrong places for them, for {count} texts")
+    try:
+        vectors = np.array([by_index[at] for at in range(count)], dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("the vectors are not a table of numbers") from None
+    if vectors.ndim != 2 or vectors.shape[1] == 0:
+        raise ValueError("the vectors are not a table of numbers")
+    if not np.isfinite(vectors).all():
+        raise ValueError("a vector has a number that is not finite")
+    return vectors

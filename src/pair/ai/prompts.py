@@ -153,6 +153,11 @@ _PASSING_STATUSES = frozenset({408, 429})
 _CLOSED_DOORS = frozenset({401, 402, 403, 404, 405, 407, 410})
 
 
+_IMAGE = re.compile(r"!\[([^\]\n]*)\](?:\([^)\n]*\)|\[[^\]\n]*\])|<img\b[^>\n]*>", re.IGNORECASE)
+_LINK = re.compile(r"\[([^\]\n]+)\]\(\s*<?([^)\s>]*)>?[^)\n]*\)")
+_TEMPLATE_TOKEN = re.compile(r"<\|[\w ▁-]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>")
+
+
 def strip_reasoning(reply: str) -> str:
     """Remove what a model thinks aloud between marks such as <think> and </think>."""
     for opening, closing in _REASONING:
@@ -170,6 +175,16 @@ def strip_unfinished_reasoning(reply: str) -> str:
     mark = text.rfind("<")
     is_held = mark >= 0 and any(opening.startswith(text[mark:]) for opening, _ in _REASONING)
     return text[:mark] if is_held else text
+
+
+def clean_reply(reply: str, passages: Sequence[str] = ()) -> str:
+    """Return the words of a reply: no reasoning, template tokens or images, and only links that a passage holds.
+
+    A reply may repeat what a hostile document told the model, and a chat client fetches images by itself.
+    """
+    text = _TEMPLATE_TOKEN.sub("", strip_reasoning(reply))
+    text = _IMAGE.sub(lambda image: image[1] or "", text)
+    return _LINK.sub(lambda link: link[0] if any(link[2] in passage for passage in passages) else link[1], text).strip()
 
 
 def reply_text(body: str) -> str | None:

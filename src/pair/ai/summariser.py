@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from pair.text.characters import WIDE, clip, drop_unprintable, join_lines
-from pair.text.key_terms import find_key_terms
-from pair.text.outline import Outline, OutlinePart, read_code, read_html, read_prose
+from pair.text.outline import Outline, OutlinePart, find_key_terms, read_code, read_html, read_prose
 
 MAX_LINE_CHARACTERS = 200
 _MAX_CHARACTERS = 200_000
@@ -64,9 +63,9 @@ def _read(source_id: str, text: str) -> Outline:
 
 def _write_lines(outline: Outline) -> list[str]:
     lines = [_write_first_line(outline), _join(f"{outline.parts_label}: ", _choose_parts(outline.parts))]
-    terms = find_key_terms(outline.body, outline.marked)
-    lines.append(_join("Mentions: ", _drop_shown(terms.names, "\n".join(lines))))
-    lines.append(_join("Topics: ", _drop_shown(terms.topics, "\n".join(lines))))
+    names, topics = find_key_terms(outline.body, outline.marked)
+    lines.append(_join("Mentions: ", _drop_shown(names, "\n".join(lines))))
+    lines.append(_join("Topics: ", _drop_shown(topics, "\n".join(lines))))
     return [line for line in lines if line]
 
 

@@ -19,9 +19,8 @@ import numpy.typing as npt
 import tokenizers
 
 from pair import errors
-from pair.ai.caching_embedder import LruCache, rate_tokens
+from pair.ai.caching_embedder import BundledFile, LruCache, open_mapped, rate_tokens
 from pair.ai.contract import Vectors
-from pair.ai.model_files import BundledFile, open_mapped
 from pair.text.characters import SURROGATE
 
 DIMENSION = 256

@@ -16,10 +16,9 @@ import msgspec
 from pair import errors
 from pair.librarians.contract import Context, Librarian, LibrarianInfo, Response
 from pair.librarians.dispatch import ask
-from pair.librarians.index_librarian import IndexEntry, IndexLibrarian
 from pair.librarians.kb_librarian import Collection, KbLibrarian
 from pair.librarians.registry import Entry, Registry
-from pair.librarians.router import Router
+from pair.librarians.routing import IndexEntry, IndexLibrarian, Router
 from pair.librarians.rules import Permissions
 from pair.settings import Settings
 from pair.values import redact_url

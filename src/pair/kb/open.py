@@ -354,7 +354,7 @@ def _open_openai(settings: Settings) -> "Embedder":
         raise errors.settings_invalid(
             "engine.embedder", "openai needs the address of a server", hints=["Set engine.embedding_url or ai.base_url"]
         )
-    from pair.ai.openai_embedder import OpenAiEmbedder, OpenAiEmbedderOptions  # noqa: PLC0415
+    from pair.ai.openai import OpenAiEmbedder, OpenAiEmbedderOptions  # noqa: PLC0415
 
     # The key of one server is not sent to another.
     address = engine.embedding_url or model.base_url

@@ -108,17 +108,21 @@ class SyncService:
 
     def read_texts(self) -> SyncedDocuments:
         """Return what was synced, as last saved. Raises E102."""
-        places = self.places
+        return self._read_texts()[1]
+
+    def _read_texts(self) -> tuple[str, SyncedDocuments]:
+        """Return the signature first: what is saved after it is read again."""
+        places, reader = self.places, self.reader
         try:
-            return SyncedDocuments(places, self.reader)
+            return read_signature(places.cache), SyncedDocuments(places, reader)
         except ValueError as fault:
             raise errors.sync_state_unreadable(str(places.cache), str(fault), str(places.cache)) from fault
 
     def current_texts(self) -> SyncedDocuments:
         """Return what was synced, read again only if it was saved since. Raises E102."""
-        signature, known = read_signature(self.places.cache), self._known
-        if known is None or known[0] != signature:
-            known = self._known = signature, self.read_texts()
+        known = self._known
+        if known is None or known[0] != read_signature(self.places.cache):
+            known = self._known = self._read_texts()
         return known[1]
 
     def plan(self, *, refresh: str | None = None) -> SyncPlan:

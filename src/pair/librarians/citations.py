@@ -49,19 +49,10 @@ def cite_hits(
     kb_id: str, hits: Iterable[Hit], manifest_version: int, fetched_at: Mapping[str, str]
 ) -> tuple[Citation, ...]:
     """`fetched_at`: when documents were last fetched, by id."""
-    return tuple(_cite(kb_id, hit, manifest_version, fetched_at.get(hit.document_id, "")) for hit in hits)
-
-
-def _cite(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: str) -> Citation:
-    digest = content_sha256(hit.text)
-    return Citation(
-        name=hit.title or hit.document_id,
-        url=hit.url,
-        relevance=round(max(0.0, min(1.0, hit.score)), 4),
-        timestamp=last_fetched_at,
-        id=f"{kb_id}/{hit.document_id}#{hit.start}-{hit.end}@{digest[:_ID_HASH_CHARACTERS]}",
-        quote=hit.text,
-        provenance=Provenance(
+    citations = []
+    for hit in hits:
+        digest, last_fetched_at = content_sha256(hit.text), fetched_at.get(hit.document_id, "")
+        provenance = Provenance(
             kb_id=kb_id,
             document_id=hit.document_id,
             chunk_id=hit.chunk_id,
@@ -71,8 +62,18 @@ def _cite(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: str) -> 
             last_fetched_at=last_fetched_at,
             shard=hit.shard,
             manifest_version=manifest_version,
-        ),
-    )
+        )
+        citation = Citation(
+            name=hit.title or hit.document_id,
+            url=hit.url,
+            relevance=round(max(0.0, min(1.0, hit.score)), 4),
+            timestamp=last_fetched_at,
+            id=f"{kb_id}/{hit.document_id}#{hit.start}-{hit.end}@{digest[:_ID_HASH_CHARACTERS]}",
+            quote=hit.text,
+            provenance=provenance,
+        )
+        citations.append(citation)
+    return tuple(citations)
 
 
 def parse_citation_id(citation_id: str) -> CitedPlace | None:

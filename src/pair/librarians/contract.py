@@ -23,11 +23,6 @@ _IMMUTABLE: set[type] = {str, int, float, bool, type(None)}
 _NOT_IN_JSON = frozenset({"ai", "on_text"})
 
 
-def _no_metadata() -> Mapping[str, Any]:
-    """Return the default that `dataclass` refuses, because it cannot know that it stays empty."""
-    return NO_METADATA
-
-
 def freeze(value: Any) -> Any:
     """Return a copy that nobody can change: mappings are read-only, lists are tuples."""
     if type(value) in _IMMUTABLE or value is NO_METADATA:
@@ -45,7 +40,7 @@ def _containers(kind: Any) -> tuple[str, ...]:
     return tuple(
         member.name
         for member in fields(kind)
-        if member.default == () or member.default_factory is _no_metadata or member.name == "delegate"
+        if member.default == () or member.default_factory is dict or member.name == "delegate"
     )
 
 
@@ -87,8 +82,20 @@ class ContractValue:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Raises ValueError or TypeError for what has another shape."""
-        return cls(**_read_fields(value, cls))
+        """Read the fields by their names in JSON; unknown ones go to `metadata`, and null is not given.
+
+        Raises ValueError or TypeError for what has another shape.
+        """
+        kind: Any = cls
+        names = {json_name: name for name, json_name in json_names(kind).items()}
+        read = {names[key]: item for key, item in value.items() if key in names and item is not None}
+        unknown = {key: item for key, item in value.items() if key not in names}
+        if unknown:
+            read["metadata"] = {**_mapping(read.get("metadata", {}), "metadata"), **unknown}
+        for name, nested in _NESTED.get(cls, {}).items():
+            if name in read:
+                read[name] = _read_nested(read[name], json_names(kind)[name], nested)
+        return cls(**read)
 
 
 def _plain(value: Any) -> Any:
@@ -101,17 +108,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _read_fields(value: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """Return the given fields by name. Unknown ones go to `metadata`; null is not given."""
-    names = {json_name: name for name, json_name in json_names(kind).items()}
-    read = {names[key]: item for key, item in value.items() if key in names and item is not None}
-    unknown = {key: item for key, item in value.items() if key not in names}
-    if unknown:
-        read["metadata"] = {**_mapping(read.get("metadata", {}), "metadata"), **unknown}
-    return read
-
-
-def _read_list(value: Any, name: str, kind: Any) -> tuple[Any, ...]:
+def _read_nested(value: Any, name: str, kind: "type[ContractValue]") -> Any:
+    if name not in _LISTS or (name == "delegate" and isinstance(value, Mapping)):
+        return kind.from_json(_mapping(value, name))
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{name} is no list")
     return tuple(kind.from_json(_mapping(item, name)) for item in value)
@@ -176,7 +175,7 @@ class LibrarianInfo(ContractValue):
     capabilities: tuple[str, ...] = ()
     team: str = ""
     endpoint: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ class User(ContractValue):
     email: str = ""
     teams: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +195,8 @@ class TraceContext(ContractValue):
     span_id: str
     parent_span_id: str = ""
     start_time: str = ""
-    attributes: Mapping[str, Any] = field(default_factory=_no_metadata)
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ class Delegate(ContractValue):
     description: str = ""
     capabilities: tuple[str, ...] = ()
     endpoint: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,30 +235,20 @@ class Context(ContractValue):
     librarian: LibrarianInfo | None = None
     """Who is being asked."""
     user: User | None = None
+    """Read from JSON it is a claim: a server replaces it by the user that it verified."""
     trace: TraceContext | None = None
     delegation_chain: tuple[str, ...] = ()
     """Whom the question has passed through, the one being asked last."""
     ai: LanguageModel | None = None
     """Not in JSON."""
     available_delegates: tuple[Delegate, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     request_id: str = ""
     timeout_ms: int | None = None
     """Time left when the question was handed over, in milliseconds."""
     budget: Budget | None = None
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
     """Called with each piece of an answer as it is written. Not in JSON."""
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "Context":
-        """Read the user that the JSON claims: a server replaces it by the one that it verified."""
-        read = _read_fields(value, Context)
-        for name, kind in (("librarian", LibrarianInfo), ("user", User), ("trace", TraceContext), ("budget", Budget)):
-            if name in read:
-                read[name] = kind.from_json(_mapping(read[name], name))
-        if "available_delegates" in read:
-            read["available_delegates"] = _read_list(read["available_delegates"], "availableDelegates", Delegate)
-        return Context(**read)
 
 
 # ── what is given back ─────────────────────────────────────────────────────────────────────────────
@@ -280,7 +269,7 @@ class Provenance(ContractValue):
     last_fetched_at: str = ""
     shard: str = ""
     manifest_version: int = 0
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,14 +286,7 @@ class Citation(ContractValue):
     quote: str = ""
     """The passage itself."""
     provenance: Provenance | None = None
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "Citation":
-        read = _read_fields(value, Citation)
-        if "provenance" in read:
-            read["provenance"] = Provenance.from_json(_mapping(read["provenance"], "provenance"))
-        return Citation(**read)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +294,11 @@ class DelegateRequest(ContractValue):
     to: str
     query: str = ""
     """Refined; "" for the same."""
-    context: Mapping[str, Any] = field(default_factory=_no_metadata)
+    context: Mapping[str, Any] = field(default_factory=dict)
     """Merged into the metadata that the colleague is given."""
     fallback: str = ""
     """Who is asked when `to` cannot answer."""
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +310,8 @@ class ErrorInfo(ContractValue):
     query: str = ""
     recoverable: bool | None = None
     suggestion: str = ""
-    details: Mapping[str, Any] = field(default_factory=_no_metadata)
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +325,7 @@ class Response(ContractValue):
     delegate: DelegateRequest | tuple[DelegateRequest, ...] | None = None
     """Several are asked together."""
     error: ErrorInfo | None = None
-    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def delegating(to: str, query: str = "", *, fallback: str = "") -> "Response":
@@ -379,19 +361,19 @@ class Response(ContractValue):
             return self.delegate
         return () if self.delegate is None else (self.delegate,)
 
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "Response":
-        """Raises ValueError or TypeError for what has another shape."""
-        read = _read_fields(value, Response)
-        if "sources" in read:
-            read["sources"] = _read_list(read["sources"], "sources", Citation)
-        if isinstance(read.get("delegate"), Mapping):
-            read["delegate"] = DelegateRequest.from_json(read["delegate"])
-        elif "delegate" in read:
-            read["delegate"] = _read_list(read["delegate"], "delegate", DelegateRequest)
-        if "error" in read:
-            read["error"] = ErrorInfo.from_json(_mapping(read["error"], "error"))
-        return Response(**read)
 
-
+_LISTS = frozenset({"availableDelegates", "sources", "delegate"})
+"""In JSON; `delegate` may also be a single one."""
+_NESTED: dict[type, dict[str, type[ContractValue]]] = {
+    Context: {
+        "librarian": LibrarianInfo,
+        "user": User,
+        "trace": TraceContext,
+        "budget": Budget,
+        "available_delegates": Delegate,
+    },
+    Citation: {"provenance": Provenance},
+    Response: {"sources": Citation, "delegate": DelegateRequest, "error": ErrorInfo},
+}
+"""The fields of each class that hold other values of the contract."""
 _IMMUTABLE |= {Citation, Delegate, DelegateRequest}  # every question passes `freeze` many times

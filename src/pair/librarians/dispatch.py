@@ -5,7 +5,7 @@ Invariants
     One question has one deadline, one budget and one chain, which every librarian that works on it shares, also one
     that is asked by another: so every question ends.
 Not here
-    What is decided: rules.py and aggregate.py. Threads: threads.py.
+    What is decided: rules.py. Threads: threads.py.
 """
 
 import asyncio
@@ -14,25 +14,14 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from pair import telemetry
-from pair.ai.contract import LanguageModel
+from pair import errors, telemetry
+from pair.ai.contract import LanguageModel, StreamingModel
 from pair.clock import SystemClock
 from pair.error_tree import PairError
-from pair.librarians.aggregate import (
-    BLEND_INSTRUCTIONS,
-    Aggregation,
-    build_blend_prompt,
-    is_answered,
-    merge_blend,
-    merge_responses,
-    read_aggregation,
-    restore_answer,
-    to_failed_delegation,
-)
-from pair.librarians.budget import BudgetLedger, MeteredModel
 from pair.librarians.contract import (
     Budget,
     Context,
@@ -45,15 +34,23 @@ from pair.librarians.contract import (
 )
 from pair.librarians.registry import RegisteredLibrarian, Registry
 from pair.librarians.rules import (
+    BLEND_INSTRUCTIONS,
     DEFAULT_ADVICE,
     FALLBACK_SHARE,
-    HandOver,
+    Aggregation,
+    build_blend_prompt,
     fault_of,
     fault_of_context,
+    is_answered,
     is_number,
+    merge_blend,
+    merge_responses,
     query_refusal,
+    read_aggregation,
     refusal,
+    restore_answer,
     tidy_response,
+    to_failed_delegation,
 )
 from pair.librarians.threads import abandon, in_thread, run_on_loop
 
@@ -63,27 +60,31 @@ GRACE_SECONDS = 0.05
 MERGE_SECONDS = 0.05
 """The most that the deadline of a parallel delegate lies before that of the librarian that delegates."""
 
-_TIMED_OUT = Response.failing(
-    ErrorCode.TIMEOUT,
-    "There was no answer in time",
-    recoverable=True,
-    suggestion="Ask again with more time, or ask something narrower",
-)
+CHARACTERS_PER_TOKEN = 4
+"""An estimate for prose in European languages."""
+
 _AUDIT = logging.getLogger("pair.audit")
 _LOGGER = logging.getLogger(__name__)
-_NO_CONTEXT = Context()
 _now = SystemClock().monotonic
 
 
+@functools.cache
+def _time_out() -> Response:
+    return Response.failing(ErrorCode.TIMEOUT, "There was no answer in time")
+
+
 class Question:
-    """The state that all calls for one question share."""
+    """The state that all calls for one question share, and the calls and tokens that it may still cost."""
 
     def __init__(self, registry: Registry, context: Context, seconds: float) -> None:
         settings = registry.settings
         given = context.budget or Budget(settings.max_calls, settings.max_tokens)
         self.began_at = _now()
         self.ends_at = self.began_at + seconds
-        self.ledger = BudgetLedger(Budget(min(given.calls, settings.max_calls), min(given.tokens, settings.max_tokens)))
+        self.calls_left = min(given.calls, settings.max_calls)
+        self.tokens_left = min(given.tokens, settings.max_tokens)
+        """Below zero when a reply was longer than the rest."""
+        self._lock = threading.Lock()
         self.user = context.user
         self.request_id = context.request_id or registry.request_ids()
         self.answers: list[Response] = []
@@ -91,21 +92,70 @@ class Question:
         self.running: set[Call] = set()
         self.is_open = True
 
-    def meter(self, model: LanguageModel | None) -> LanguageModel | None:
-        if model is None or (isinstance(model, MeteredModel) and model.ledger is self.ledger):
-            return model
-        return MeteredModel(model, self.ledger)
+    def take_call(self) -> bool:
+        with self._lock:
+            self.calls_left -= 1
+            return self.calls_left >= 0
 
-    def forward_text(self, listener: Callable[[str], None] | None) -> Callable[[str], None] | None:
-        """Return a listener that hears nothing after the question was answered."""
-        if listener is None:
-            return None
+    def take_tokens(self, count: int) -> bool:
+        """Take all of them, or none."""
+        with self._lock:
+            is_enough = self.tokens_left >= count
+            if is_enough:
+                self.tokens_left -= count
+            return is_enough
 
-        def forward(text: str) -> None:
-            if self.is_open:
-                listener(text)
+    def note_tokens(self, count: int) -> None:
+        """Count tokens that were used already."""
+        with self._lock:
+            self.tokens_left -= count
 
-        return forward
+
+class MeteredModel:
+    """A model whose tokens the question pays. Raises E306 instead of asking when too few are left."""
+
+    def __init__(self, model: LanguageModel, question: Question) -> None:
+        self.model = model
+        self.question = question
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    def reply(self, instructions: str, text: str) -> str:
+        self._pay(instructions, text)
+        with self._span():
+            reply = self.model.reply(instructions, text)
+        self.question.note_tokens(tokens_of(reply) - 1)
+        return reply
+
+    def stream(self, instructions: str, text: str) -> Iterator[str]:
+        """Yield the whole reply at once for a model that cannot stream."""
+        if not isinstance(self.model, StreamingModel):
+            yield self.reply(instructions, text)
+            return
+        self._pay(instructions, text)
+        characters = 0
+        try:
+            with self._span():
+                for piece in self.model.stream(instructions, text):
+                    characters += len(piece)
+                    yield piece
+        finally:
+            self.question.note_tokens(-(-characters // CHARACTERS_PER_TOKEN) - 1)
+
+    def _span(self) -> contextlib.AbstractContextManager[object]:
+        return telemetry.span(telemetry.CHAT, self.model.name, attributes={telemetry.REQUEST_MODEL: self.model.name})
+
+    def _pay(self, instructions: str, text: str) -> None:
+        """Take the tokens of the prompt, and one of the reply."""
+        needed = tokens_of(instructions) + tokens_of(text)
+        if not self.question.take_tokens(needed + 1):
+            raise errors.model_budget_spent(self.model.name, needed, max(0, self.question.tokens_left))
+
+
+def tokens_of(text: str) -> int:
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,20 +169,19 @@ class Call:
     context: Context
     """Passed on by the caller: metadata, model, trace, listener."""
     ends_at: float
-    chain: tuple[str, ...] = ()
-    """The librarians before this one."""
-    owners: tuple[Registry | None, ...] = ()
-    """The registry of each librarian of the chain; None for one elsewhere."""
+    path: tuple[tuple[str, Registry | None], ...] = ()
+    """The librarians before this one, each with its registry; None for one elsewhere."""
     delegates_to: tuple[str, ...] | None = None
-    """Whom the last of the chain may ask; None for everybody."""
+    """Whom the last of the path may ask; None for everybody."""
     is_final: bool = True
     """Whether the answer is one to the question itself."""
-    given: Context = _NO_CONTEXT
-    """The context that the librarian gets."""
+    given: Context = field(default_factory=Context)
+    """What the librarian gets, which it may spoil: nothing is passed on from here but the model and the trace."""
 
     @property
     def way(self) -> tuple[str, ...]:
-        return (*self.chain, self.to)
+        """The librarians before this one, and this one."""
+        return (*(librarian_id for librarian_id, _ in self.path), self.to)
 
     @property
     def librarian(self) -> RegisteredLibrarian:
@@ -149,8 +198,7 @@ class Call:
             query=query,
             context=context,
             ends_at=ends_at,
-            chain=self.way,
-            owners=(*self.owners, self.registry),
+            path=(*self.path, (self.to, self.registry)),
             delegates_to=self.librarian.entry.delegates_to if registry in {None, self.registry} else None,
             is_final=self.is_final and registry is None,
         )
@@ -180,7 +228,7 @@ async def ask(
     Never raises but for cancellation. Asked by a librarian, it is part of the question that librarian works on: it has
     that question's user, chain and budget, and ends with it.
     """
-    given = _NO_CONTEXT if context is None else context
+    given = Context() if context is None else context
     refused = _refuse_arguments(librarian_id, given, timeout)
     if refused is not None:
         return refused
@@ -206,9 +254,8 @@ async def _ask_from_outside(
     registry: Registry, librarian_id: str, query: str, context: Context, seconds: float
 ) -> Response:
     question = Question(registry, context, seconds)
-    chain = context.delegation_chain
-    owners = (None,) * len(chain)
-    call = Call(question, registry, librarian_id, query, context, question.ends_at, chain=chain, owners=owners)
+    path = tuple((passed, None) for passed in context.delegation_chain)
+    call = Call(question, registry, librarian_id, query, context, question.ends_at, path)
     try:
         result = await run_on_loop(lambda: _answer(call), max(0.0, seconds) + GRACE_SECONDS)
     except TimeoutError:
@@ -234,11 +281,10 @@ async def _answer(call: Call) -> CallResult:
     with telemetry.span(telemetry.INVOKE_AGENT, call.to, attributes=about, parent=parent) as span:
         call = _prepare(call, telemetry.read_ids(span))
         response = _complete_error(await _run_call(call), call)
-        result = CallResult(response, call.way)
-        if response.error is not None:
-            result = CallResult(replace(response, delegate=None), call.way)
-        elif response.delegates:
+        if response.delegates and response.error is None:
             result = await _delegate(call, response)
+        else:
+            result = CallResult(replace(response, delegate=None), call.way)
         if result.response.error is not None:
             telemetry.fail(span, result.response.error.code)
         return result
@@ -249,24 +295,20 @@ def _refuse(call: Call) -> Response | None:
     registry, question = call.registry, call.question
     is_known = call.to in registry
     refused = query_refusal(call.query, registry.settings.max_query_characters) or refusal(
-        HandOver(
-            to=call.to,
-            chain=call.chain,
-            visited=_list_visited(call.chain, call.owners, registry),
-            delegates_to=call.delegates_to,
-            max_depth=registry.settings.max_depth,
-            is_known=is_known,
-            is_allowed=is_known and registry.allows(question.user, call.to),
-        )
+        call.way,
+        visited=_list_visited(call.path, registry),
+        delegates_to=call.delegates_to,
+        max_depth=registry.settings.max_depth,
+        is_allowed=registry.allows(question.user, call.to) if is_known else None,
     )
     if is_known and call.librarian.entry.permissions.sensitive:
         _audit(call, is_allowed=refused is None)
     if refused is not None:
         return refused
     if call.ends_at <= _now():
-        return _TIMED_OUT
+        return _time_out()
     refused = call.librarian.breaker.refusal()
-    if refused is None and not question.ledger.take_call():
+    if refused is None and not question.take_call():
         return Response.failing(
             ErrorCode.RATE_LIMITED,
             "The question has used up the calls of librarians that it may cost",
@@ -291,12 +333,15 @@ def _audit(call: Call, *, is_allowed: bool) -> None:
 def _prepare(call: Call, span_ids: tuple[str, str] | None) -> Call:
     """Return the call with the context for the librarian: a new one, made from nothing that it could change."""
     question, registry, entry, passed = call.question, call.registry, call.librarian.entry, call.context
+    model, listener = passed.ai, passed.on_text
+    if model is not None and not (isinstance(model, MeteredModel) and model.question is question):
+        model = MeteredModel(model, question)
     ends_at = call.ends_at
     if entry.timeout_seconds is not None:
         ends_at = min(ends_at, _now() + entry.timeout_seconds)
     delegates: tuple[Delegate, ...] = ()
     if len(call.way) <= registry.settings.max_depth:
-        visited = _list_visited(call.way, (*call.owners, registry), registry)
+        visited = [*_list_visited(call.path, registry), call.to]
         delegates = registry.delegates_for(question.user, visited, entry.delegates_to)
     trace = passed.trace
     if span_ids is not None:
@@ -306,15 +351,20 @@ def _prepare(call: Call, span_ids: tuple[str, str] | None) -> Call:
         user=question.user,
         trace=trace,
         delegation_chain=call.way,
-        ai=question.meter(passed.ai),
+        ai=model,
         available_delegates=delegates,
         metadata=passed.metadata,
         request_id=question.request_id,
         timeout_ms=max(1, int((ends_at - _now()) * 1000)),
-        budget=question.ledger.left,
-        on_text=question.forward_text(passed.on_text),
+        budget=Budget(max(0, question.calls_left), max(0, question.tokens_left)),
+        on_text=None if listener is None else functools.partial(_forward_text, question, listener),
     )
     return replace(call, given=given, ends_at=ends_at)
+
+
+def _forward_text(question: Question, listener: Callable[[str], None], text: str) -> None:
+    if question.is_open:
+        listener(text)
 
 
 async def _run_call(call: Call) -> Response:
@@ -325,7 +375,7 @@ async def _run_call(call: Call) -> Response:
     # asyncio.wait would do, and costs more than all the rest.
     outcome: asyncio.Future[Response] = loop.create_future()
     task = loop.create_task(_guard(call, outcome), context=variables)
-    timer = loop.call_later(max(0.0, call.ends_at - _now()), _settle, outcome, _TIMED_OUT)
+    timer = loop.call_later(max(0.0, call.ends_at - _now()), _settle, outcome, _time_out())
     running.add(call)
     try:
         response = await outcome
@@ -431,7 +481,7 @@ async def _answer_apart(call: Call) -> CallResult:
     except TimeoutError:
         way = call.way
         _blame(running for running in tuple(call.question.running) if running.way[: len(way)] == way)
-        return CallResult(_complete_error(_TIMED_OUT, call), way)
+        return CallResult(_complete_error(_time_out(), call), way)
 
 
 async def _ask_delegates(call: Call, requests: Sequence[DelegateRequest], how: Aggregation) -> list[Response]:
@@ -460,9 +510,9 @@ async def _aggregate(call: Call, responses: Sequence[Response], how: Aggregation
     return merge_responses(responses, how)
 
 
-def _list_visited(chain: tuple[str, ...], owners: tuple[Registry | None, ...], registry: Registry) -> Sequence[str]:
-    """Return those of a chain that this registry means: another one may use the same name for another librarian."""
-    return [name for name, owner in zip(chain, owners, strict=True) if owner is None or owner is registry]
+def _list_visited(path: Iterable[tuple[str, Registry | None]], registry: Registry) -> list[str]:
+    """Return those of a path that this registry means: another one may use the same name for another librarian."""
+    return [librarian_id for librarian_id, owner in path if owner is None or owner is registry]
 
 
 # ── responses ──────────────────────────────────────────────────────────────────────────────────────
@@ -473,7 +523,7 @@ def _refuse_arguments(librarian_id: object, context: object, timeout: object) ->
         return Response.failing(ErrorCode.NOT_FOUND, f"A {type(librarian_id).__name__} is no id of a librarian")
     if timeout is not None and not is_number(timeout):
         return Response.failing(ErrorCode.INVALID_QUERY, "The timeout is no number of seconds")
-    fault = None if context is _NO_CONTEXT else fault_of_context(context)
+    fault = fault_of_context(context)
     return Response.failing(ErrorCode.INVALID_QUERY, f"The context cannot be used: {fault}") if fault else None
 
 
@@ -507,7 +557,7 @@ def _complete_error(response: Response, call: Call) -> Response:
 
 def _give_up(call: Call) -> Response:
     """Return TIMEOUT with the answers that there are, when the loop of the question is blocked."""
-    response = _TIMED_OUT
+    response = _time_out()
     _blame(tuple(call.question.running))
     answers = [replace(answer, delegate=None, error=None) for answer in tuple(call.question.answers)]
     if answers:
@@ -519,7 +569,7 @@ def _blame(calls: Iterable[Call]) -> None:
     """Count the timeout against librarians that were at work and gave nothing back."""
     for call in calls:
         call.question.running.discard(call)
-        call.librarian.breaker.note(_TIMED_OUT)
+        call.librarian.breaker.note(_time_out())
 
 
 def _fault_response(fault: BaseException) -> Response:

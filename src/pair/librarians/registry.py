@@ -84,8 +84,12 @@ class CircuitBreaker:
             state = self._state(now)
             if state == "closed":
                 self._count(now, failed=failed)
+            elif state == "half-open" and failed:
+                self._open(now)
             elif state == "half-open":
-                self._try(now, failed=failed)
+                self._successes += 1
+                if self._successes >= self._settings.breaker_successes:
+                    self._open_until = None
             # A call that began before the breaker opened says nothing new.
 
     def _state(self, now: float) -> str:
@@ -105,14 +109,6 @@ class CircuitBreaker:
             and self._failures >= settings.breaker_failure_ratio * len(calls)
         ):
             self._open(now)
-
-    def _try(self, now: float, *, failed: bool) -> None:
-        if failed:
-            self._open(now)
-            return
-        self._successes += 1
-        if self._successes >= self._settings.breaker_successes:
-            self._open_until = None
 
     def _open(self, now: float) -> None:
         self._open_until = now + self._settings.breaker_open_seconds
@@ -163,9 +159,9 @@ class Registry:
         self._librarians: dict[str, RegisteredLibrarian] = {}
         for librarian_id, given in librarians.items():
             entry = _check_entry(librarian_id, given if isinstance(given, Entry) else Entry(given))
-            card = replace(entry.card or _describe(entry.librarian), id=librarian_id)
+            card = entry.card or _describe(entry.librarian)
             self._librarians[librarian_id] = RegisteredLibrarian(
-                card if card.name else replace(card, name=librarian_id),
+                replace(card, id=librarian_id, name=card.name or librarian_id),
                 entry,
                 CircuitBreaker(self.settings, clock),
                 _find_context_parameter(entry.librarian),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pair.error_tree import PairError
-from pair.text.sentences import PassageWords, Sentence
+from pair.text.markdown import PassageWords, Sentence
 from pair.text.tokenizer import find_words
 from pair.values import Hit
 

@@ -8,12 +8,12 @@ Invariants
 
 import asyncio
 import collections
+import concurrent.futures
 import contextlib
 import contextvars
 import functools
 import operator
 import os
-import queue
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -150,11 +150,11 @@ class _OwnerQueue:
 class _DaemonThreads:
     """As many threads as there is work for, up to a limit; idle ones end."""
 
-    _jobs: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)
-    _idle: threading.Semaphore = field(default_factory=functools.partial(threading.Semaphore, 0))
-    """Threads that wait for work and have not been promised any."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _jobs: collections.deque[Callable[[], None]] = field(default_factory=collections.deque)
+    """Those that the next thread may take."""
     _count: int = 0
+    _idle: int = 0
     _queues: dict[str, _OwnerQueue] = field(default_factory=dict)
 
     def submit(self, job: Callable[[], None], limit: ThreadShare | None) -> None:
@@ -162,7 +162,7 @@ class _DaemonThreads:
         if limit is None:
             self._start(job)
             return
-        with self._lock:
+        with self._changed:
             owned = self._queues.setdefault(limit.owner, _OwnerQueue())
             if owned.running >= limit.most_threads:
                 if len(owned.waiting) >= _MAX_WAITING:
@@ -174,7 +174,7 @@ class _DaemonThreads:
 
     def _run_owned(self, job: Callable[[], None], owner: str) -> None:
         job()
-        with self._lock:
+        with self._changed:
             owned = self._queues[owner]
             following = owned.waiting.popleft() if owned.waiting else None
             if following is None:
@@ -185,31 +185,26 @@ class _DaemonThreads:
             self._start(lambda: self._run_owned(following, owner))
 
     def _start(self, job: Callable[[], None]) -> None:
-        self._jobs.put(job)
-        if self._idle.acquire(blocking=False):
-            return
-        with self._lock:
-            if self._count >= _MAX_THREADS:
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify()
+            if len(self._jobs) <= self._idle or self._count >= _MAX_THREADS:
                 return
             self._count += 1
         threading.Thread(target=self._work, name="pair-librarian", daemon=True).start()
 
     def _work(self) -> None:
-        while (job := self._next_job()) is not None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                self._changed.wait_for(lambda: self._jobs, _IDLE_SECONDS)
+                self._idle -= 1
+                if not self._jobs:
+                    self._count -= 1
+                    return
+                job = self._jobs.popleft()
             job()
             del job  # frees what it refers to before the next one comes
-        with self._lock:
-            self._count -= 1
-
-    def _next_job(self) -> Callable[[], None] | None:
-        """Return None when there was nothing to do for a while."""
-        with contextlib.suppress(queue.Empty):
-            return self._jobs.get_nowait()
-        self._idle.release()
-        with contextlib.suppress(queue.Empty):
-            return self._jobs.get(timeout=_IDLE_SECONDS)
-        # Unless `_start` counts on this thread since.
-        return None if self._idle.acquire(blocking=False) else self._jobs.get()
 
 
 _daemon_threads = _DaemonThreads()
@@ -217,36 +212,22 @@ _daemon_threads = _DaemonThreads()
 
 async def in_thread(work: Callable[[], _Result]) -> _Result:
     """Run `work` in a daemon thread, with the caller's context variables. Raises E608."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[_Result] = loop.create_future()
-    _daemon_threads.submit(functools.partial(_run, work, contextvars.copy_context(), loop, outcome), share.get())
+    outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+    _daemon_threads.submit(functools.partial(_run, work, contextvars.copy_context(), outcome), share.get())
     try:
-        return await outcome
+        return await asyncio.wrap_future(outcome)
     finally:
         del outcome  # an error would refer to itself by this frame, and stay in memory with all that it refers to
 
 
 def _run(
-    work: Callable[[], _Result],
-    context: contextvars.Context,
-    loop: asyncio.AbstractEventLoop,
-    outcome: "asyncio.Future[_Result]",
+    work: Callable[[], _Result], context: contextvars.Context, outcome: "concurrent.futures.Future[_Result]"
 ) -> None:
-    if outcome.cancelled():
+    if not outcome.set_running_or_notify_cancel():
         return
     try:
-        settle = functools.partial(_settle, outcome, context.run(work), None)
+        outcome.set_result(context.run(work))
     except BaseException as fault:  # noqa: BLE001 - raised where it is awaited
-        settle = functools.partial(_settle, outcome, None, fault)
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(settle)
-    del settle, outcome  # as above
-
-
-def _settle(outcome: "asyncio.Future[_Result]", result: _Result | None, fault: BaseException | None) -> None:
-    if outcome.done():
-        return
-    if fault is not None:
         outcome.set_exception(fault)
-    else:
-        outcome.set_result(result)  # type: ignore[arg-type]
+    finally:
+        del outcome  # as above

@@ -184,7 +184,7 @@ def build_graph(title: str, chunks: Sequence[str]) -> GraphRows:
             weights[name] = weights.get(name, 0.0) + weight
         if about:
             weights[about] = weights.get(about, 0.0) + TITLE_WEIGHT
-        best = sorted(weights.items(), key=_heaviest_first)[:MOST_ENTITIES]
+        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:MOST_ENTITIES]
         mentions += [(name, round(weight, 3), number) for name, weight in best]
         edges += [(source, target, kind, weight, number) for source, target, kind, weight in reading.edges(best)]
     return GraphRows(tuple(mentions), tuple(edges))
@@ -193,10 +193,6 @@ def build_graph(title: str, chunks: Sequence[str]) -> GraphRows:
 def find_question_entities(question: str) -> tuple[str, ...]:
     """Return the canonical names in a question, each once."""
     return tuple(_TextScan().weights_of(question))
-
-
-def _heaviest_first(item: tuple[str, float]) -> tuple[float, str]:
-    return -item[1], item[0]
 
 
 class _TextScan:
@@ -315,7 +311,7 @@ def _is_beginning(text: str, start: int) -> bool:
 @functools.lru_cache(maxsize=1 << 16)
 def _in_name(run: str, is_beginning: bool) -> tuple[tuple[str, float], ...]:
     words = run.split(" ")
-    while words and _is_untelling(words[0]):
+    while words and (not words[0].isupper() or len(words[0]) == 1) and words[0].casefold() in ENGLISH:
         words.pop(0)
         is_beginning = False
     if not words or len(words) > _MOST_NAME_WORDS or words[0].isdigit() or _is_common(words):
@@ -331,10 +327,6 @@ def _in_name(run: str, is_beginning: bool) -> tuple[tuple[str, float], ...]:
     if len(parts) > 1:
         return (canonical_name(whole), _NAME_WEIGHT), (canonical_name(parts[-1]), _PART_WEIGHT)
     return ((canonical_name(whole), _NAME_WEIGHT),)
-
-
-def _is_untelling(word: str) -> bool:
-    return (not word.isupper() or len(word) == 1) and word.casefold() in ENGLISH
 
 
 def _is_common(words: Sequence[str]) -> bool:

@@ -253,11 +253,6 @@ class KeywordQuery:
     def is_empty(self) -> bool:
         return not self.terms and not self.prefixes
 
-    @property
-    def says_something(self) -> bool:
-        """Also what is excluded does, although nothing is found by it."""
-        return not self.is_empty or bool(self.excluded)
-
 
 def parse_query(query: str) -> KeywordQuery:
     """Parse any query: what is no operator is text."""

@@ -118,4 +118,4 @@ def test_threads_share_the_cache() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(embedding.embed_query, queries))
     assert np.array_equal(np.stack(found), embedding.embed_all(queries))
-    assert len(embedding._cache) == 5
+    assert embedding._embed_query.cache_info().currsize == 5

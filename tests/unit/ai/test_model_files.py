@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.ai.model_files import BundledFile, open_mapped
+from pair.ai.caching_embedder import BundledFile, open_mapped
 from pair.errors import DataError
 
 CONTENT = b"numbers"

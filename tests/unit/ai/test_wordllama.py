@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pair.ai import wordllama
-from pair.ai.model_files import open_mapped
+from pair.ai.caching_embedder import open_mapped
 from pair.ai.wordllama import WordLlamaEmbedder
 
 EMBEDDER = WordLlamaEmbedder()

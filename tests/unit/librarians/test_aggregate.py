@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair.librarians import Citation, ErrorCode, ErrorInfo, Response
-from pair.librarians.aggregate import build_blend_prompt, merge_blend, merge_responses, read_aggregation, restore_answer
-from pair.librarians.rules import fault_of
+from pair.librarians.rules import (
+    build_blend_prompt,
+    fault_of,
+    merge_blend,
+    merge_responses,
+    read_aggregation,
+    restore_answer,
+)
 
 LOW = Response(answer="Perhaps at noon [1].", sources=(Citation("diary", relevance=0.3),), confidence=0.4, partial=True)
 HIGH = Response(

@@ -5,7 +5,6 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.librarians.aggregate import merge_responses
 from pair.librarians.citations import (
     RETRIEVAL_KEY,
     FoundPassage,
@@ -16,6 +15,7 @@ from pair.librarians.citations import (
     parse_citation_id,
 )
 from pair.librarians.contract import Response
+from pair.librarians.rules import merge_responses
 from pair.values import Hit
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pair import errors
 from pair.librarians.contract import Context, Response
-from pair.librarians.index_librarian import IndexEntry, IndexLibrarian
+from pair.librarians.routing import IndexEntry, IndexLibrarian
 from support.readers import SayingModel, WordReader
 
 INDEX = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.librarians.prompting import REFUSAL, build_prompt, check_citations
+from pair.librarians.kb_librarian import REFUSAL, build_prompt, check_citations
 
 
 def test_citations_are_numbered_anew_in_the_order_of_their_use() -> None:

@@ -17,7 +17,7 @@ from pair.librarians.relevance import (
     coverage,
 )
 from pair.text import tokenizer
-from pair.text.sentences import find_passage_words
+from pair.text.markdown import find_passage_words
 from pair.values import Hit
 from support.readers import WordReader
 

@@ -4,7 +4,7 @@ import asyncio
 
 from pair import errors
 from pair.librarians.contract import Context, Delegate, Response
-from pair.librarians.router import Router
+from pair.librarians.routing import Router
 from support.readers import SayingModel, WordReader
 
 NO_VECTORS = errors.model_unreachable("nowhere", "no vectors today")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.text.sentences import split_sentences
+from pair.text.markdown import split_sentences
 
 
 def texts(passage: str) -> list[str]:

@@ -28,8 +28,8 @@ from pair.app.http.responses import EVENTS, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
-from pair.librarians.budget import CHARACTERS_PER_TOKEN, tokens_of
 from pair.librarians.contract import Citation, Context, Response
+from pair.librarians.dispatch import CHARACTERS_PER_TOKEN, tokens_of
 from pair.librarians.rules import cut
 
 router = APIRouter()
