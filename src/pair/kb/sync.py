@@ -19,12 +19,12 @@ from pair.settings import Settings
 from pair.sync import report
 from pair.sync.contract import SyncObserver
 from pair.sync.discover import SyncPaths
-from pair.sync.index_file import LlmsFile
 from pair.sync.pages import WebPages
 from pair.sync.report import SourceStatus, SyncPlan, SyncReport, SyncStatus
 from pair.sync.run import SyncDependencies, SyncRun
 from pair.sync.scheduling import Ticker, Watcher
 from pair.sync.source_text import FileTextReader, SyncedDocuments
+from pair.sync.state import LlmsFile
 from pair.sync.store import read_signature
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from pair import errors, files
-from pair.sync.index_file import LlmsFile
 from pair.sync.rules import FileSeen, matches_pattern, parse_links
-from pair.sync.state import SyncState
+from pair.sync.state import LlmsFile, SyncState
 from pair.values import redact_url
 
 _Half = TypeVar("_Half")

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pair.sync.contract import UnreadableDocument
+from pair.sync.pages import decode_page
 from pair.sync.source_text import DOCUMENT_SUFFIXES
 
 _MEGABYTE = 1_000_000
@@ -257,9 +258,6 @@ class DocumentConverter:
         from markitdown import MarkItDown  # noqa: PLC0415
         from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter  # noqa: PLC0415
 
-        from pair.sync.page_text import decode_page  # noqa: PLC0415
-
-        self._decode_page = decode_page
         self._converter = MarkItDown(enable_builtins=False, enable_plugins=False)
         for converter in (
             HtmlConverter(),
@@ -273,7 +271,10 @@ class DocumentConverter:
         from markitdown import FileConversionException, MarkItDownException, StreamInfo  # noqa: PLC0415
 
         if suffix in _MARKUP:
-            content = self._encode_utf8(content)
+            try:  # the converter looks at no <meta charset>
+                content = decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
+            except UnreadableDocument as fault:
+                raise UnreadableDocument("is not text in any known charset") from fault
         else:
             _check_content(content, suffix)
         kind = StreamInfo(extension=suffix, charset="utf-8" if suffix in _MARKUP else None)
@@ -290,13 +291,6 @@ class DocumentConverter:
         if suffix == ".pdf" and not text.strip():
             raise UnreadableDocument("holds no text; is it a scan?")
         return text
-
-    def _encode_utf8(self, content: bytes) -> bytes:
-        """Decode HTML for the converter, which looks at no <meta charset>."""
-        try:
-            return self._decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
-        except UnreadableDocument as fault:
-            raise UnreadableDocument("is not text in any known charset") from fault
 
 
 def _check_content(content: bytes, suffix: str) -> None:

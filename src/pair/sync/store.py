@@ -25,15 +25,16 @@ import msgspec
 
 from pair import errors, files
 from pair.clock import Clock
-from pair.sync.index_file import LlmsFile, format_index
 from pair.sync.rules import FileSeen
 from pair.sync.state import (
     SCHEMA_VERSION,
+    LlmsFile,
     Record,
     SkipChange,
     SourceChange,
     StoredSkip,
     SyncState,
+    format_index,
     format_time,
     parse_time,
     state_from_json,

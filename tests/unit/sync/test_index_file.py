@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pair.sync.index_file import format_index, tidy_summary
+from pair.sync.state import format_index, tidy_summary
 
 
 def row(*values: object, id: str) -> Any:

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from pair.sync.index_file import LlmsFile, format_index, format_llms
+from pair.sync.state import LlmsFile, format_index, format_llms
 
 
 def row(*values: object, id: str) -> Any:
