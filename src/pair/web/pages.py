@@ -160,19 +160,31 @@ class PageClient:
         # httpcore hands these on to the streams of our own backend, which read them as the moment when time is up.
         extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), deadline), "trace": progress}
         with self._pool_for(url).stream("GET", target, headers=headers, extensions=extensions) as response:
+            answered = httpx2.Headers(response.headers, encoding="latin-1")
             if response.status in _REDIRECTS:
-                return check_url(_location(response), base=url)
+                if "location" not in answered:
+                    raise PageFault(f"HTTP {response.status} without a Location", status=response.status)
+                # Many servers write UTF-8 here, against the standard.
+                location = answered.get_list("location")[0].encode("latin-1").decode("utf-8", "replace")
+                return check_url(location, base=url)
             if response.status == 304 and not conditions:
                 raise PageFault("HTTP 304 to a request that had no condition", status=304)
             if response.status not in {200, 304}:
                 phrase = response.extensions.get("reason_phrase", b"").decode("ascii", "replace")
-                pause = parse_retry_after(
-                    _header(response, b"retry-after"), _header(response, b"date"), self._clock.now()
-                )
+                pause = parse_retry_after(answered.get("retry-after"), answered.get("date"), self._clock.now())
                 reason = f"HTTP {response.status} {phrase}".strip()
                 raise PageFault(reason, retry_after_seconds=pause, status=response.status)
-            body = b"" if response.status == 304 else _read_body(response, self._max_bytes)
-            return _page(response, str(url), body)
+            content_type = answered.get("content-type", "")
+            charset = _CHARSET.search(content_type)
+            return PageAnswer(
+                status=response.status,
+                url=str(url),
+                etag=answered.get("etag"),
+                last_modified=answered.get("last-modified"),
+                content_type=content_type.partition(";")[0].strip().lower(),
+                charset=charset[1].lower() if charset else None,
+                body=b"" if response.status == 304 else _read_body(response, answered, self._max_bytes),
+            )
 
     def _pool_for(self, url: httpx2.URL) -> httpcore2.ConnectionPool:
         address = self._proxies.get(url.scheme) or self._proxies.get("all")
@@ -297,40 +309,11 @@ def _proxy_at(address: str) -> httpcore2.Proxy:
     return httpcore2.Proxy(plain, auth=(url.username, url.password) if url.username else None)
 
 
-def _header(response: httpcore2.Response, name: bytes) -> str | None:
-    """Return all values of this header, joined; None without it."""
-    values = [value.decode("latin-1") for key, value in response.headers if key.lower() == name]
-    return ", ".join(values) if values else None
-
-
-def _location(response: httpcore2.Response) -> str:
-    for key, value in response.headers:
-        if key.lower() == b"location":
-            # Many servers write UTF-8 here, against the standard.
-            return value.decode("utf-8", "replace")
-    raise PageFault(f"HTTP {response.status} without a Location", status=response.status)
-
-
-def _page(response: httpcore2.Response, url: str, body: bytes) -> PageAnswer:
-    content_type = _header(response, b"content-type") or ""
-    charset = _CHARSET.search(content_type)
-    return PageAnswer(
-        status=response.status,
-        url=url,
-        etag=_header(response, b"etag"),
-        last_modified=_header(response, b"last-modified"),
-        content_type=content_type.partition(";")[0].strip().lower(),
-        charset=charset[1].lower() if charset else None,
-        body=body,
-    )
-
-
-def _read_body(response: httpcore2.Response, limit_bytes: int) -> bytes:
+def _read_body(response: httpcore2.Response, headers: httpx2.Headers, limit_bytes: int) -> bytes:
     too_long = PageFault(f"the page is longer than {limit_bytes:,} bytes", status=200)
-    announced = _header(response, b"content-length")
-    if announced is not None and int(announced) > limit_bytes:  # httpcore lets only digits pass
+    if int(headers.get("content-length", 0)) > limit_bytes:  # httpcore lets only digits pass
         raise too_long
     try:
-        return b"".join(unpack_body(response.iter_stream(), _header(response, b"content-encoding") or "", limit_bytes))
+        return b"".join(unpack_body(response.iter_stream(), headers.get("content-encoding", ""), limit_bytes))
     except BodyError as fault:
         raise (too_long if fault.is_too_long else PageFault(str(fault), status=200)) from fault
