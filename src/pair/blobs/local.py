@@ -20,7 +20,6 @@ import itertools
 import os
 import re
 import secrets
-import stat
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -168,7 +167,12 @@ class LocalStore:
     @contextlib.contextmanager
     def _open(self, key: str) -> Iterator[int | None]:
         """Refuse a link in the place of a blob, and, when the store is first used, one on the way to the store."""
-        self._check_place()
+        if not self._is_checked:
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+                files.open_folder(self._folder),
+            ):
+                self._is_checked = True
         try:
             descriptor = _open_file(self._path(key))
         except (FileNotFoundError, NotADirectoryError):
@@ -252,15 +256,6 @@ class LocalStore:
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
-
-    def _check_place(self) -> None:
-        """Refuse a link on the way to the store, once."""
-        if not self._is_checked:
-            with (
-                contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
-                files.open_folder(self._folder),
-            ):
-                self._is_checked = True
 
     def _prepare(self) -> None:
         with self._preparing:
@@ -352,20 +347,13 @@ def _list_blobs(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(below)
-                elif info := _info(entry, below):
-                    yield info
-
-
-def _info(entry: "os.DirEntry[str]", names: tuple[str, ...]) -> BlobInfo | None:
-    key = decode_key(names)
-    try:
-        seen = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    if key is None or not stat.S_ISREG(seen.st_mode):
-        return None
-    # Not st_mtime, which _make_younger sets: this one is set by the kernel alone, when the file takes its place.
-    return BlobInfo(key, seen.st_size, datetime.datetime.fromtimestamp(seen.st_ctime, datetime.UTC))
+                elif (key := decode_key(below)) is not None and entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):
+                        seen = entry.stat(follow_symlinks=False)
+                        # Not st_mtime, which _make_younger sets: the kernel alone sets this one, when the file takes
+                        # its place.
+                        changed_at = datetime.datetime.fromtimestamp(seen.st_ctime, datetime.UTC)
+                        yield BlobInfo(key, seen.st_size, changed_at)
 
 
 @functools.lru_cache(maxsize=1024)

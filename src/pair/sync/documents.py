@@ -136,8 +136,13 @@ class _Child:
 
     def convert(self, content: bytes, suffix: str, limits: DocumentLimits) -> tuple[str, bool]:
         """Return the text, or why there is none, and which of the two; raises as `DocumentProcess.text_of` does."""
-        cpu_seconds, memory_bytes = limits.cpu_for(len(content)), limits.memory_for(len(content))
-        head = {"suffix": suffix, "cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes}
+        cpu_seconds = limits.cpu_for(len(content))
+        head = {
+            "suffix": suffix,
+            "cpu_seconds": cpu_seconds,
+            "memory_bytes": limits.memory_for(len(content)),
+            "text_bytes": limits.text_bytes,
+        }
         is_late = threading.Event()
 
         def kill() -> None:
@@ -148,7 +153,7 @@ class _Child:
         timer.daemon = True
         timer.start()
         try:
-            self._connection.send_bytes(json.dumps({**head, "text_bytes": limits.text_bytes}).encode())
+            self._connection.send_bytes(json.dumps(head).encode())
             self._connection.send_bytes(content)
             answer = self._connection.recv_bytes(limits.text_bytes + 1)
         except (EOFError, OSError) as fault:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+import msgspec
+
 from pair import errors, files
 from pair.clock import Clock
 from pair.sync import rules, store
 from pair.sync.contract import UnreadableDocument
-from pair.sync.discover import Discovered, FoundFiles, SyncPaths, choose_urls, classify_missing, discover
-from pair.sync.rules import FileSeen, Reason, SyncSettings
+from pair.sync.discover import FoundFiles, SyncPaths, choose_urls, classify_missing, discover
+from pair.sync.rules import Reason, SyncSettings
 from pair.sync.source_text import FileTextReader, PageCache, content_hash
 from pair.sync.state import SyncState, format_time
 from pair.text.characters import estimate_tokens
@@ -54,11 +56,16 @@ class SyncReport:
         return not (self.added or self.changed or self.removed or self.fetched or self.not_modified or self.failed)
 
     def to_json(self) -> dict[str, Any]:
-        named = {"problems": ("source", "reason"), "skipped": ("path", "reason")}
-        value: dict[str, Any] = asdict(self) | {"errors": list(self.errors)}
-        for key, names in named.items():
-            value[key] = [dict(zip(names, pair, strict=True)) for pair in getattr(self, key)]
-        return value
+        value: dict[str, Any] = msgspec.to_builtins(self)
+        return value | _name_reasons(problems=self.problems, skipped=self.skipped)
+
+
+def _name_reasons(**reasons: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Return pairs of a source and a reason as JSON objects. What is skipped is a file, and has a path."""
+    return {
+        name: [{"path" if name == "skipped" else "source": source, "reason": reason} for source, reason in pairs]
+        for name, pairs in reasons.items()
+    }
 
 
 class SyncCounts:
@@ -118,15 +125,9 @@ class SyncPlan:
         return {reason: counts[reason] for reason in get_args(Reason) if counts[reason]}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "dry_run": True,
-            "sources": [{"source": s.source_id, "reason": s.reason, "tokens": s.tokens} for s in self.sources],
-            "removed": list(self.removed),
-            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
-            "errors": list(self.errors),
-            "model_calls": self.model_calls,
-            "tokens": self.tokens,
-        }
+        value = {"dry_run": True, **msgspec.to_builtins(self), **_name_reasons(skipped=self.skipped)}
+        value["sources"] = [{"source": s.source_id, "reason": s.reason, "tokens": s.tokens} for s in self.sources]
+        return value
 
 
 @dataclass(frozen=True)
@@ -145,12 +146,16 @@ def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
     with files.storage_errors():
         state = _read_state(planner.paths)
         discovered = classify_missing(discover(planner.paths), planner.paths, state)
-        sources, skipped, dropped = _plan_files(planner, state, discovered.files)
+        sources, skipped, gone = _plan_files(planner, state, discovered.files)
         sources += _plan_urls(planner, state, discovered.urls, choose_urls(discovered, refresh))
+        if discovered.files is not None:
+            gone |= {path for path in state.ids("file") if not discovered.files.may_hold(path)}
+        if discovered.urls is not None:
+            gone |= state.ids("url").difference(discovered.urls)
         asked = [source for source in sources if source.model_calls]
         return SyncPlan(
             sources=tuple(sources),
-            removed=tuple(sorted(_find_gone(state, discovered) | dropped)),
+            removed=tuple(sorted(gone)),
             skipped=tuple(sorted(skipped.items())),
             errors=discovered.faults,
             model_calls=sum(source.model_calls for source in asked),
@@ -180,21 +185,20 @@ def _plan_files(
             planned.append(PlannedSource(path, "unchanged"))
         else:
             try:
-                planned.append(_plan_file(planner, path, seen, state))
+                text = planner.reader.text_of(path, seen)
             except UnreadableDocument as fault:
                 skipped[path] = str(fault)
                 dropped |= {path} & state.sources.keys()
             except OSError as fault:
                 skipped[path] = f"cannot be read: {files.describe_os_error(fault)}"
+            else:
+                record = state.file(path)
+                if rules.file_needs_summary(record, content_hash(text)):
+                    reason, calls = rules.file_reason(record, seen), planner.calls_for(text)
+                    planned.append(PlannedSource(path, reason, estimate_tokens(text), calls))
+                else:
+                    planned.append(PlannedSource(path, "unchanged"))
     return planned, skipped, dropped
-
-
-def _plan_file(planner: Planner, path: str, seen: FileSeen, state: SyncState) -> PlannedSource:
-    record = state.file(path)
-    text = planner.reader.text_of(path, seen)
-    if record is not None and not rules.file_needs_summary(record, content_hash(text)):
-        return PlannedSource(path, "unchanged")
-    return PlannedSource(path, rules.file_reason(record, seen), estimate_tokens(text), planner.calls_for(text))
 
 
 def _plan_urls(
@@ -214,15 +218,6 @@ def _plan_urls(
     return planned
 
 
-def _find_gone(state: SyncState, found: Discovered) -> set[str]:
-    gone: set[str] = set()
-    if found.files is not None:
-        gone |= {path for path in state.ids("file") if not found.files.may_hold(path)}
-    if found.urls is not None:
-        gone |= state.ids("url").difference(found.urls)
-    return gone
-
-
 @dataclass(frozen=True)
 class SyncStatus:
     """How the sources stand, as last saved."""
@@ -239,15 +234,8 @@ class SyncStatus:
     """When the first URL is due."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "files": self.files,
-            "urls": self.urls,
-            "pending": [{"source": source, "reason": reason} for source, reason in self.pending],
-            "failing": [{"source": source, "reason": reason} for source, reason in self.failing],
-            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
-            "fetch_statuses": self.fetch_statuses,
-            "next_check_at": self.next_check_at,
-        }
+        value: dict[str, Any] = msgspec.to_builtins(self)
+        return value | _name_reasons(pending=self.pending, failing=self.failing, skipped=self.skipped)
 
 
 SourceState = Literal["current", "pending", "failing", "skipped"]

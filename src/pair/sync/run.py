@@ -103,7 +103,10 @@ class SyncRun:
                 self._prepare(sources)
                 self._process(sources)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
-                store.note_problems(self._list_problems())
+                # What was not tried again still has the problem that it had.
+                known = store.state.problems
+                untried = known.keys() & store.state.sources.keys() - self._tried
+                store.note_problems({source_id: known[source_id] for source_id in untried} | self._counts.problems)
                 # A URL that failed and has a record is due at its time; whatever else failed is tried by every run.
                 if not pending and not sources.faults and self._counts.problems.keys() <= store.state.ids("url"):
                     store.settle(fingerprint)
@@ -126,12 +129,6 @@ class SyncRun:
         links = sources.files.skipped if sources.files is not None else {}
         return self._counts.report(pending, self._clock.monotonic() - began, skipped | links, sources.faults)
 
-    def _list_problems(self) -> dict[str, str]:
-        """Return the problems of this run, and those of sources that were not tried again."""
-        state = self._store.state
-        untried = state.problems.keys() & state.sources.keys() - self._tried
-        return {source_id: state.problems[source_id] for source_id in untried} | self._counts.problems
-
     def _prepare(self, sources: Discovered) -> None:
         """Bring the state in line with what is there and with the settings, before anything is read or fetched."""
         for path, reason in sources.files.unreadable.items() if sources.files is not None else ():
@@ -142,7 +139,15 @@ class SyncRun:
         for path, value in list(self._store.state.skipped.items()):
             if self._reader.may_read_now(path, value["reason"], value["size_bytes"]):
                 self._store.unskip(path)
-        self._apply_interval()
+        state = self._store.state
+        # A lowered interval takes effect at once.
+        for url in sorted(state.ids("url")):
+            record = state.url(url)
+            if record is not None:
+                after = rules.reschedule_url(record, state.interval_seconds, self._settings)
+                if after != record:
+                    self._store.put(after)
+        self._store.note_interval(self._settings.url_refresh_min_interval_seconds)
 
     def _delete_gone(self, sources: Discovered) -> None:
         """Delete records whose source is no longer there."""  # sync-12
@@ -160,17 +165,6 @@ class SyncRun:
                 self._store.remove(source_id)
                 self._copies.remove(source_id)
                 self._counts.add("removed")
-
-    def _apply_interval(self) -> None:
-        """Let a lowered interval take effect at once."""
-        state = self._store.state
-        for url in sorted(state.ids("url")):
-            record = state.url(url)
-            if record is not None:
-                after = rules.reschedule_url(record, state.interval_seconds, self._settings)
-                if after != record:
-                    self._store.put(after)
-        self._store.note_interval(self._settings.url_refresh_min_interval_seconds)
 
     def _process(self, sources: Discovered) -> None:
         state, now = self._store.state, self._clock.now()

@@ -229,21 +229,16 @@ class StateStore:
                 # A save may close the journal meanwhile: it syncs what it closes.
                 journal = os.dup(self._journal) if self._journal >= 0 else -1
                 is_new, self._is_journal_new = self._is_journal_new, False
+            if journal < 0:
+                continue
             try:
-                self._sync_journal(journal, is_new=is_new)
+                with files.closing(journal):
+                    os.fsync(journal)
+                    if is_new:
+                        files.sync_folder(self._cache_path.parent)
             except OSError as fault:
                 self._fail(fault)
                 return
-
-    def _sync_journal(self, journal: int, *, is_new: bool) -> None:
-        if journal < 0:
-            return
-        try:
-            os.fsync(journal)
-            if is_new:
-                files.sync_folder(self._cache_path.parent)
-        finally:
-            os.close(journal)
 
     # Saving
 
