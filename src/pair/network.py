@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from pair.clock import check_cancelled, pause
 
@@ -97,6 +98,14 @@ def _parse_date(text: str) -> datetime.datetime | None:
     except (ValueError, OverflowError):
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+def read_host(url: str, default: str) -> str:
+    """Return the host and port of a URL, without credentials; `default` for a text that is no URL."""
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        return default
 
 
 def describe_fault(fault: BaseException) -> str:

@@ -420,20 +420,14 @@ def _cut(name: str) -> list[str]:
 # ── in memory ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredBlob:
-    data: bytes
-    version: Version
-    modified_at: datetime.datetime
-
-
 class MemoryStore:
-    """A dict under a lock."""
+    """A dict under a lock, for tests and trials."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._blobs: dict[str, _StoredBlob] = {}
+        self._blobs: dict[str, tuple[Blob, datetime.datetime]] = {}
+        """With the times of their last writes."""
         self._writes = 0
 
     @property
@@ -441,28 +435,28 @@ class MemoryStore:
         return "memory:"
 
     def get(self, key: str) -> Blob | None:
-        stored = self._find(key)
-        return Blob(stored.data, stored.version) if stored else None
+        with self._lock:
+            blob, _ = self._blobs.get(check_key(key), (None, None))
+        return blob
 
     def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
         blob = self.get(key)
         return BlobUnchanged() if blob and blob.version == version else blob
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        stored = self._find(key)
-        return stored.data[start : start + length] if stored else None
+        blob = self.get(key)
+        return blob.data[start : start + length] if blob else None
 
     def download(self, key: str, path: Path) -> bool:
-        stored = self._find(key)
-        if stored is None:
+        blob = self.get(key)
+        if blob is None:
             return False
         with files.storage_errors():
-            files.write_new_file(path, (stored.data,))
+            files.write_new_file(path, (blob.data,))
         return True
 
     def put(self, key: str, data: bytes) -> Version:
-        with self._lock:
-            return self._store(key, data)
+        return self._write(key, data, lambda _: True)
 
     def upload(self, key: str, path: Path) -> Version:
         with files.storage_errors():
@@ -470,22 +464,15 @@ class MemoryStore:
         return self.put(key, data)
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        with self._lock:
-            stored = self._blobs.get(check_key(key))
-            if stored is None or stored.version != version:
-                raise VersionMismatchError(key)
-            return self._store(key, data)
+        return self._write(key, data, lambda current: current == version)
 
     def create(self, key: str, data: bytes) -> Version:
-        with self._lock:
-            if check_key(key) in self._blobs:
-                raise VersionMismatchError(key)
-            return self._store(key, data)
+        return self._write(key, data, lambda current: current is None)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         with self._lock:
-            blobs = [(key, self._blobs[key]) for key in sorted(self._blobs) if key.startswith(prefix)]
-        return (BlobInfo(key, len(stored.data), stored.modified_at) for key, stored in blobs)
+            blobs = [(key, *self._blobs[key]) for key in sorted(self._blobs) if key.startswith(prefix)]
+        return (BlobInfo(key, len(blob.data), written_at) for key, blob, written_at in blobs)
 
     def delete(self, key: str) -> None:
         with self._lock:
@@ -494,12 +481,12 @@ class MemoryStore:
     def close(self) -> None:
         """Do nothing: nothing is open."""
 
-    def _find(self, key: str) -> _StoredBlob | None:
+    def _write(self, key: str, data: bytes, is_wanted: Callable[[Version | None], bool]) -> Version:
         with self._lock:
-            return self._blobs.get(check_key(key))
-
-    def _store(self, key: str, data: bytes) -> Version:
-        self._writes += 1
-        version = Version(f"{self._writes}")
-        self._blobs[check_key(key)] = _StoredBlob(bytes(data), version, self._clock.now())
-        return version
+            current, _ = self._blobs.get(check_key(key), (None, None))
+            if not is_wanted(current.version if current else None):
+                raise VersionMismatchError(key)
+            self._writes += 1
+            blob = Blob(bytes(data), Version(f"{self._writes}"))
+            self._blobs[key] = blob, self._clock.now()
+            return blob.version

@@ -29,6 +29,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pair.clock import call_when_late
 from pair.sync.contract import UnreadableDocument
 from pair.sync.pages import decode_page
 from pair.sync.source_text import DOCUMENT_SUFFIXES
@@ -143,23 +144,13 @@ class _Child:
             "memory_bytes": limits.memory_for(len(content)),
             "text_bytes": limits.text_bytes,
         }
-        is_late = threading.Event()
-
-        def kill() -> None:
-            is_late.set()
-            self._process.kill()
-
-        timer = threading.Timer(cpu_seconds * limits.wall_to_cpu, kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            self._connection.send_bytes(json.dumps(head).encode())
-            self._connection.send_bytes(content)
-            answer = self._connection.recv_bytes(limits.text_bytes + 1)
-        except (EOFError, OSError) as fault:
-            self._refuse(cpu_seconds, is_late=is_late.is_set(), cause=fault)
-        finally:
-            timer.cancel()
+        with call_when_late(cpu_seconds * limits.wall_to_cpu, self._process.kill) as is_late:
+            try:
+                self._connection.send_bytes(json.dumps(head).encode())
+                self._connection.send_bytes(content)
+                answer = self._connection.recv_bytes(limits.text_bytes + 1)
+            except (EOFError, OSError) as fault:
+                self._refuse(cpu_seconds, is_late=is_late.is_set(), cause=fault)
         try:
             kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as fault:

@@ -212,10 +212,27 @@ def _looks_like_html(body: bytes) -> bool:
 
 
 def _extract_html(html: str) -> str:
+    """Return the main text of a page, else all that its body shows."""
     tags, depth = _measure(html)
     if tags * depth > _MOST_TAGS_TIMES_DEPTH:
         raise UnreadableDocument("the markup of the page is nested too deeply")
-    return (_extract_main_text(html, tags) if tags <= _MOST_TAGS_FOR_EXTRACTION else "") or _extract_body_text(html)
+    if tags <= _MOST_TAGS_FOR_EXTRACTION:
+        import trafilatura  # noqa: PLC0415 - loads while the next pages are on their way
+
+        text = trafilatura.extract(
+            html,
+            fast=tags > _MOST_TAGS_FOR_FULL_EXTRACTION or len(html) < _SMALL_PAGE_CHARACTERS,
+            include_comments=False,
+            include_tables=True,
+            prune_xpath=["//template", "//noscript"],
+        )
+        if text := (text or "").strip():
+            return text
+    from selectolax.lexbor import LexborHTMLParser  # noqa: PLC0415 - seldom needed
+
+    tree = LexborHTMLParser(html)
+    tree.strip_tags(_WITHOUT_TEXT)
+    return tree.body.text(separator="\n", strip=True) if tree.body else ""
 
 
 def _measure(html: str) -> tuple[int, int]:
@@ -227,24 +244,3 @@ def _measure(html: str) -> tuple[int, int]:
             depth = max(depth - 1, 0) if closing else depth + 1
             deepest = max(deepest, depth)
     return tags, deepest
-
-
-def _extract_main_text(html: str, tags: int) -> str:
-    import trafilatura  # noqa: PLC0415 - loads while the next pages are on their way
-
-    text = trafilatura.extract(
-        html,
-        fast=tags > _MOST_TAGS_FOR_FULL_EXTRACTION or len(html) < _SMALL_PAGE_CHARACTERS,
-        include_comments=False,
-        include_tables=True,
-        prune_xpath=["//template", "//noscript"],
-    )
-    return (text or "").strip()
-
-
-def _extract_body_text(html: str) -> str:
-    from selectolax.lexbor import LexborHTMLParser  # noqa: PLC0415 - seldom needed
-
-    tree = LexborHTMLParser(html)
-    tree.strip_tags(_WITHOUT_TEXT)
-    return tree.body.text(separator="\n", strip=True) if tree.body else ""

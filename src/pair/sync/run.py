@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pair import errors, files
 from pair.ai.contract import Summariser
 from pair.clock import Clock
+from pair.network import read_host
 from pair.sync import rules
 from pair.sync.contract import (
     Documents,
@@ -270,7 +270,7 @@ class SyncRun:
 
     def _fetch(self, url: str, known: UrlRecord | None) -> FetchedPage | NotModified | None:
         """Fetch a page on the conditions that are known. None while the host pauses; raises PageUnavailable."""
-        host = _read_host(url)
+        host = read_host(url, url)
         until = self._store.state.pauses.get(host)
         if until is not None and rules.is_paused(parse_time(until), self._clock.now()):
             self._fail(url, f"its server asked for a pause until {until}")
@@ -359,10 +359,3 @@ class SyncRun:
         if not summary:
             self._counts.note_problem(source_id, "pending: the summary was empty")
         return summary or None
-
-
-def _read_host(url: str) -> str:
-    try:
-        return urlsplit(url).netloc.rpartition("@")[2]
-    except ValueError:
-        return url

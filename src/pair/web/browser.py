@@ -12,14 +12,13 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 from playwright.sync_api import Browser, Error, Page, Playwright, Route, sync_playwright
 from playwright.sync_api import TimeoutError as BrowserTimeout
 
-from pair.clock import Clock, SystemClock
+from pair.clock import Clock, SystemClock, call_when_late
 from pair.network import describe_fault
 from pair.web.pages import PageFault, check_url
 from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
@@ -99,7 +98,7 @@ class BrowserRenderer:
 
     def _load_in_time(self, url: str) -> bytes:
         browser = self._start_browser()
-        with self._kill_when_late() as is_killed:
+        with call_when_late(self._timeout_seconds + _GRACE_SECONDS, self._kill) as is_killed:
             try:
                 return self._load(browser, url)
             except Error as fault:
@@ -160,23 +159,10 @@ class BrowserRenderer:
             "--webrtc-ip-handling-policy=disable_non_proxied_udp",
         )
 
-    @contextlib.contextmanager
-    def _kill_when_late(self) -> Iterator[threading.Event]:
-        """Kill the browser, which ends every call to it, when the block takes too long; then set the event."""
-        is_killed = threading.Event()
-
-        def kill(process_id: int) -> None:
-            is_killed.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process_id, signal.SIGKILL)
-
-        timer = threading.Timer(self._timeout_seconds + _GRACE_SECONDS, kill, args=(self._process_id,))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield is_killed
-        finally:
-            timer.cancel()
+    def _kill(self) -> None:
+        """Kill the browser, which ends every call to it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process_id, signal.SIGKILL)
 
     def _load(self, browser: Browser, url: str) -> bytes:
         if self._proxy is not None:

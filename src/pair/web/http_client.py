@@ -20,6 +20,7 @@ from pair.network import (
     describe_fault,
     describe_request_fault,
     parse_retry_after,
+    read_host,
 )
 
 _MAX_REDIRECTS = 10
@@ -73,7 +74,7 @@ class HttpClient:
         if self._token and _origin(url) == self._token_origin:
             # httpx drops this header when a redirect leads to another origin.
             sent["Authorization"] = f"Bearer {self._token}"
-        host = _show_host(url)
+        host = read_host(url, "the host")
         waiting = threading.Timer(_SILENT_SECONDS, self.say, [f"waiting for {host}"])
         waiting.daemon = True
         waiting.start()
@@ -140,14 +141,6 @@ class HttpClient:
         if pause is not None and pause > LONGEST_PAUSE_SECONDS:
             return RequestFault(f"{reason}; the server asks to come back in {pause:.0f}s")
         return RequestFault(reason, retryable=True, retry_after_seconds=pause)
-
-
-def _show_host(url: str) -> str:
-    """Return the host without credentials."""
-    try:
-        return urlsplit(url).netloc.rpartition("@")[2]
-    except ValueError:
-        return "the host"
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
