@@ -170,6 +170,16 @@ def choose_urls(sources: Discovered, pattern: str | None) -> frozenset[str]:
     return urls
 
 
+def find_gone(sources: Discovered, state: SyncState) -> set[str]:
+    """Return the ids of records whose source is no longer there."""
+    gone: set[str] = set()
+    if sources.files is not None:
+        gone |= {path for path in state.ids("file") if not sources.files.may_hold(path)}
+    if sources.urls is not None:
+        gone |= state.ids("url").difference(sources.urls)
+    return gone
+
+
 def classify_missing(sources: Discovered, paths: SyncPaths, state: SyncState) -> Discovered:
     """Make a half that is missing empty, or a fault: then nothing of it may be deleted."""  # sync-50
     if sources.files is None and not sources.files_fault:

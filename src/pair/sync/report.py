@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-import msgspec
-
 from pair import errors, files
 from pair.clock import Clock
 from pair.sync import rules, store
 from pair.sync.contract import UnreadableDocument
-from pair.sync.discover import FoundFiles, SyncPaths, choose_urls, classify_missing, discover
+from pair.sync.discover import FoundFiles, SyncPaths, choose_urls, classify_missing, discover, find_gone
 from pair.sync.rules import Reason, SyncSettings
 from pair.sync.source_text import FileTextReader, PageCache, content_hash
 from pair.sync.state import SyncState, format_time
@@ -56,8 +54,8 @@ class SyncReport:
         return not (self.added or self.changed or self.removed or self.fetched or self.not_modified or self.failed)
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = msgspec.to_builtins(self)
-        return value | _name_reasons(problems=self.problems, skipped=self.skipped)
+        named = _name_reasons(problems=self.problems, skipped=self.skipped)
+        return asdict(self) | {"errors": list(self.errors)} | named
 
 
 def _name_reasons(**reasons: tuple[tuple[str, str], ...]) -> dict[str, Any]:
@@ -125,9 +123,14 @@ class SyncPlan:
         return {reason: counts[reason] for reason in get_args(Reason) if counts[reason]}
 
     def to_json(self) -> dict[str, Any]:
-        value = {"dry_run": True, **msgspec.to_builtins(self), **_name_reasons(skipped=self.skipped)}
-        value["sources"] = [{"source": s.source_id, "reason": s.reason, "tokens": s.tokens} for s in self.sources]
-        return value
+        return {
+            "dry_run": True,
+            **asdict(self),
+            "sources": [{"source": s.source_id, "reason": s.reason, "tokens": s.tokens} for s in self.sources],
+            "removed": list(self.removed),
+            "errors": list(self.errors),
+            **_name_reasons(skipped=self.skipped),
+        }
 
 
 @dataclass(frozen=True)
@@ -146,16 +149,12 @@ def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
     with files.storage_errors():
         state = _read_state(planner.paths)
         discovered = classify_missing(discover(planner.paths), planner.paths, state)
-        sources, skipped, gone = _plan_files(planner, state, discovered.files)
+        sources, skipped, dropped = _plan_files(planner, state, discovered.files)
         sources += _plan_urls(planner, state, discovered.urls, choose_urls(discovered, refresh))
-        if discovered.files is not None:
-            gone |= {path for path in state.ids("file") if not discovered.files.may_hold(path)}
-        if discovered.urls is not None:
-            gone |= state.ids("url").difference(discovered.urls)
         asked = [source for source in sources if source.model_calls]
         return SyncPlan(
             sources=tuple(sources),
-            removed=tuple(sorted(gone)),
+            removed=tuple(sorted(dropped | find_gone(discovered, state))),
             skipped=tuple(sorted(skipped.items())),
             errors=discovered.faults,
             model_calls=sum(source.model_calls for source in asked),
@@ -234,8 +233,7 @@ class SyncStatus:
     """When the first URL is due."""
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = msgspec.to_builtins(self)
-        return value | _name_reasons(pending=self.pending, failing=self.failing, skipped=self.skipped)
+        return asdict(self) | _name_reasons(pending=self.pending, failing=self.failing, skipped=self.skipped)
 
 
 SourceState = Literal["current", "pending", "failing", "skipped"]

@@ -27,7 +27,7 @@ from pair.sync.contract import (
     SyncObserver,
     UnreadableDocument,
 )
-from pair.sync.discover import Discovered, SyncPaths, choose_urls, classify_missing, discover
+from pair.sync.discover import Discovered, SyncPaths, choose_urls, classify_missing, discover, find_gone
 from pair.sync.report import SyncCounts, SyncReport
 from pair.sync.rules import FileSeen, PageSeen, Reason, SyncSettings
 from pair.sync.scheduling import Interrupts, ModelGate, WorkerPools
@@ -152,19 +152,15 @@ class SyncRun:
     def _delete_gone(self, sources: Discovered) -> None:
         """Delete records whose source is no longer there."""  # sync-12
         state = self._store.state
-        if sources.files is not None:
-            for source_id in state.ids("file") - sources.files.files.keys():
-                if not sources.files.may_hold(source_id):
-                    self._store.remove(source_id)
-                    self._counts.add("removed")
-            for path in state.skipped.keys() - sources.files.files.keys():
-                if not sources.files.may_hold(path):
-                    self._store.unskip(path)
-        if sources.urls is not None:
-            for source_id in state.ids("url").difference(sources.urls):
-                self._store.remove(source_id)
+        for source_id in find_gone(sources, state):
+            is_url = state.url(source_id) is not None
+            self._store.remove(source_id)
+            if is_url:
                 self._copies.remove(source_id)
-                self._counts.add("removed")
+            self._counts.add("removed")
+        if sources.files is not None:
+            for path in [path for path in state.skipped if not sources.files.may_hold(path)]:
+                self._store.unskip(path)
 
     def _process(self, sources: Discovered) -> None:
         state, now = self._store.state, self._clock.now()

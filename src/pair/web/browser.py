@@ -116,7 +116,7 @@ class BrowserRenderer:
         try:
             self._connector.find_addresses(target.host, target.port or 443, deadline)
         except RefusedAddress as fault:
-            raise PageFault(fault.reason) from fault
+            raise PageFault(str(fault)) from fault
         except TimeoutError as fault:
             raise PageFault(f"{target.host} was not found in time", kind="timeout") from fault
         except OSError as fault:

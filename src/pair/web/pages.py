@@ -12,7 +12,7 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import httpcore2
@@ -21,7 +21,7 @@ import httpx2
 from pair.clock import Clock
 from pair.network import describe_fault, parse_retry_after
 from pair.web.http_client import BodyError, unpack_body
-from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, allow_any, find_refusal, resolve_host
+from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -46,22 +46,17 @@ class PageAnswer:
     body: bytes
 
 
+@dataclass(eq=False)
 class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
     """A page that could not be had. `reason` is fit for people; `status` is set when the server gave one."""
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        kind: Literal["timeout", "error"] = "error",
-        retry_after_seconds: float | None = None,
-        status: int | None = None,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.kind: Literal["timeout", "error"] = kind
-        self.retry_after_seconds = retry_after_seconds
-        self.status = status
+    reason: str
+    kind: Literal["timeout", "error"] = field(default="error", kw_only=True)
+    retry_after_seconds: float | None = field(default=None, kw_only=True)
+    status: int | None = field(default=None, kw_only=True)
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class PageClient:
@@ -80,10 +75,11 @@ class PageClient:
         self._timeout_seconds = timeout_seconds
         self._max_bytes = max_bytes
         self._clock = clock
-        connector = GuardedConnector(
-            resolve=resolve, refuse=allow_any if allow_private_addresses else refuse, clock=clock
+        self._backend = _GuardedBackend(
+            GuardedConnector(
+                resolve=resolve, refuse=(lambda _: None) if allow_private_addresses else refuse, clock=clock
+            )
         )
-        self._backend = _GuardedBackend(connector)
         self._trust = httpx2.create_ssl_context()
         self._direct = self._pool(None)
         # A proxy resolves names itself, so behind one no address can be judged: only where every address is allowed
@@ -121,7 +117,7 @@ class PageClient:
         try:
             return self._answer_twice(url, conditions, deadline)
         except RefusedAddress as fault:
-            raise PageFault(fault.reason) from fault
+            raise PageFault(str(fault)) from fault
         except TimeoutError as fault:
             raise PageFault(f"no complete answer after {self._timeout_seconds:g}s", kind="timeout") from fault
         except (
