@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-from pair.sync.rules import FetchFailure
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -21,10 +19,11 @@ class NotModified:
     """HTTP 304."""
 
 
+@dataclass(eq=False)
 class PageUnavailable(Exception):  # noqa: N818 - an outcome of a fetch, which the workflow writes down
-    def __init__(self, failure: FetchFailure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
+    status: Literal["timeout", "error"]
+    reason: str
+    retry_after_seconds: float | None = None
 
 
 class Pages(Protocol):

@@ -14,7 +14,7 @@ from pair import errors
 from pair.clock import Clock
 from pair.sync.contract import FetchedPage, NotModified, PageUnavailable, UnreadableDocument
 from pair.sync.discover import find_addresses
-from pair.sync.rules import FetchFailure, SyncSettings
+from pair.sync.rules import SyncSettings
 
 if TYPE_CHECKING:
     from pair.web.browser import BrowserRenderer
@@ -59,9 +59,9 @@ class WebPages:
             reason = fault.reason
             if isinstance(fault.__cause__, RefusedAddress):
                 reason += "; kb.allow_private_addresses: true allows it"
-            raise PageUnavailable(FetchFailure(fault.kind, reason, fault.retry_after_seconds)) from fault
+            raise PageUnavailable(fault.kind, reason, fault.retry_after_seconds) from fault
         except UnreadableDocument as fault:
-            raise PageUnavailable(FetchFailure("error", str(fault))) from fault
+            raise PageUnavailable("error", str(fault)) from fault
         # The path and query of a redirect may be secrets; the origin is all that is needed.
         origin = _find_origin(answer.url)
         validated_at = origin if origin != _find_origin(address) else None

@@ -254,8 +254,8 @@ class SyncRun:
             answer = self._fetch(url, known)  # sync-25
         except PageUnavailable as fault:
             if record is not None:  # without a record, it is tried again by the next run
-                self._store.put(rules.url_failed(record, fault.failure, self._clock.now(), self._settings))
-            self._fail(url, fault.failure.reason)
+                self._store.put(rules.url_failed(record, fault, self._clock.now(), self._settings))
+            self._fail(url, fault.reason)
             return
         if isinstance(answer, FetchedPage):
             self._apply_page(url, record, answer, pools)
@@ -278,9 +278,9 @@ class SyncRun:
                 url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at
             )
         except PageUnavailable as fault:
-            if fault.failure.retry_after_seconds:
+            if fault.retry_after_seconds:
                 now = self._clock.now()
-                self._store.note_pause(host, rules.pause_until(now, fault.failure.retry_after_seconds))
+                self._store.note_pause(host, rules.pause_until(now, fault.retry_after_seconds))
             raise
 
     def _apply_not_modified(self, record: UrlRecord, pools: WorkerPools) -> None:
