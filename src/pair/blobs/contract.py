@@ -1,4 +1,4 @@
-"""The contracts of blob stores and leases, for implementers.
+"""The contracts of blob stores and leases, for implementers, and checks of keys and of stores.
 
 Invariants
     A blob appears whole or not at all; a reader that starts after a put returned sees that put or a later one.
@@ -175,9 +175,9 @@ def _find_key_fault(key: str) -> str:
 
 
 def refuse_without_compare_and_swap(store: BlobStore, key_prefix: str, token: str) -> None:
-    """Raise E209 for a store that ignores conditions of writes. `token` makes the key of the probe unique.
+    """Raise E209 for a store that ignores conditions of writes, as some do that speak S3.
 
-    A store that honours them except in a race is not found.
+    `token` makes the key of the probe unique. A store that honours conditions except in a race is not found.
     """
     key = f"{key_prefix}probe-{token}"
     try:

@@ -74,15 +74,13 @@ class BrowserRenderer:
         self._browser: Browser | None = None
         self._proxy: SocksProxy | None = None
         self._process_id = 0
-        self._is_used = False
 
     def render(self, url: str) -> bytes:
         """Return HTML in UTF-8. The time counts from when the pages before it are done. Raises PageFault."""
-        self._is_used = True
         return self._thread.submit(self._render, url).result()
 
     def close(self) -> None:
-        if self._is_used:
+        if self._playwright is not None:
             self._thread.submit(self._stop).result()
         self._thread.shutdown()
 
