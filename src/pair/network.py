@@ -7,8 +7,8 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pair.clock import check_cancelled, pause
@@ -45,6 +45,19 @@ class RequestFault(Exception):  # noqa: N818 - becomes an error of the stage tha
     """The pause that the server asked for."""
     was_reached: bool = True
     """The server took the request."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(eq=False)
+class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
+    """A page that could not be fetched. `reason` is fit for people; `status` is set when the server gave one."""
+
+    reason: str
+    kind: Literal["timeout", "error"] = field(default="error", kw_only=True)
+    retry_after_seconds: float | None = field(default=None, kw_only=True)
+    status: int | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         return self.reason

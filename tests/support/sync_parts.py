@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pair import errors
-from pair.sync.contract import Documents, FetchedPage, NotModified, PageUnavailable
+from pair.network import PageFault
+from pair.sync.contract import Documents, FetchedPage, NotModified
 from pair.sync.discover import SyncPaths
 from pair.sync.report import SyncReport
 from pair.sync.rules import SyncSettings
@@ -73,11 +74,12 @@ class Page:
     text: str = ""
     etag: str | None = None
     last_modified: str | None = None
-    failure: PageUnavailable | None = None
+    failure: PageFault | None = None
 
     def failing(self, status: str = "error", retry_after_seconds: float | None = None) -> "Page":
         kind: Any = status
-        return dataclasses.replace(self, failure=PageUnavailable(kind, f"scripted {status}", retry_after_seconds))
+        fault = PageFault(f"scripted {status}", kind=kind, retry_after_seconds=retry_after_seconds)
+        return dataclasses.replace(self, failure=fault)
 
     def matches(self, etag: str | None, last_modified: str | None) -> bool:
         """As a server decides: the entity tag if there is one, else the date."""

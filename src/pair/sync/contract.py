@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,11 @@ class NotModified:
     """HTTP 304."""
 
 
-@dataclass(eq=False)
-class PageUnavailable(Exception):  # noqa: N818 - an outcome of a fetch, which the workflow writes down
-    status: Literal["timeout", "error"]
-    reason: str
-    retry_after_seconds: float | None = None
-
-
 class Pages(Protocol):
     def fetch(
         self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
     ) -> FetchedPage | NotModified:
-        """One conditional request; raises PageUnavailable. Called from several threads at once."""
+        """One conditional request; raises PageFault of pair.network. Called from several threads at once."""
         ...
 
 

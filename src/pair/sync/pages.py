@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from pair import errors
 from pair.clock import Clock
-from pair.sync.contract import FetchedPage, NotModified, PageUnavailable, UnreadableDocument
+from pair.network import PageFault
+from pair.sync.contract import FetchedPage, NotModified, UnreadableDocument
 from pair.sync.discover import find_addresses
 from pair.sync.rules import SyncSettings
 
@@ -44,8 +45,7 @@ class WebPages:
     def fetch(
         self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
     ) -> FetchedPage | NotModified:
-        from pair.web.pages import PageFault  # noqa: PLC0415 - loads the network
-        from pair.web.ssrf import RefusedAddress  # noqa: PLC0415
+        from pair.web.ssrf import RefusedAddress  # noqa: PLC0415 - loads the network
 
         with self._lock:
             client = self._client = self._client or self._open()
@@ -56,12 +56,11 @@ class WebPages:
                 return NotModified()
             text = self._read_text(address, answer)
         except PageFault as fault:
-            reason = fault.reason
             if isinstance(fault.__cause__, RefusedAddress):
-                reason += "; kb.allow_private_addresses: true allows it"
-            raise PageUnavailable(fault.kind, reason, fault.retry_after_seconds) from fault
+                fault.reason += "; kb.allow_private_addresses: true allows it"
+            raise
         except UnreadableDocument as fault:
-            raise PageUnavailable("error", str(fault)) from fault
+            raise PageFault(str(fault)) from fault
         # The path and query of a redirect may be secrets; the origin is all that is needed.
         origin = _find_origin(answer.url)
         validated_at = origin if origin != _find_origin(address) else None

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
 
-from pair.sync.contract import PageUnavailable
+from pair.network import PageFault
 from pair.sync.state import FileRecord, UrlRecord
 from pair.values import LONGEST_WAIT_SECONDS
 
@@ -217,10 +217,10 @@ def url_not_modified(record: UrlRecord, now: datetime.datetime, settings: SyncSe
     )
 
 
-def url_failed(record: UrlRecord, fault: PageUnavailable, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
+def url_failed(record: UrlRecord, fault: PageFault, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """Content and summary stay; tried again after a tick."""  # sync-32
     next_check_at = _after_tick(now, settings)
-    return dataclasses.replace(record, fetch_status=fault.status, next_check_at=next_check_at, problem=fault.reason)
+    return dataclasses.replace(record, fetch_status=fault.kind, next_check_at=next_check_at, problem=fault.reason)
 
 
 def url_summarised(record: UrlRecord, summary: str, now: datetime.datetime) -> UrlRecord:

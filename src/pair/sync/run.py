@@ -16,14 +16,13 @@ from typing import Literal
 from pair import errors, files
 from pair.ai.contract import Summariser
 from pair.clock import Clock
-from pair.network import read_host
+from pair.network import PageFault, read_host
 from pair.sync import rules
 from pair.sync.contract import (
     Documents,
     FetchedPage,
     NotModified,
     Pages,
-    PageUnavailable,
     SyncObserver,
     UnreadableDocument,
 )
@@ -252,7 +251,7 @@ class SyncRun:
             # Without the copy, "not modified" would leave a page without text for ever.
             known = record if record is not None and self._copies.exists(url) else None
             answer = self._fetch(url, known)  # sync-25
-        except PageUnavailable as fault:
+        except PageFault as fault:
             if record is not None:  # without a record, it is tried again by the next run
                 self._store.put(rules.url_failed(record, fault, self._clock.now(), self._settings))
             self._fail(url, fault.reason)
@@ -265,7 +264,7 @@ class SyncRun:
             self._fail(url, "its server says that nothing changed since a request that was never made")
 
     def _fetch(self, url: str, known: UrlRecord | None) -> FetchedPage | NotModified | None:
-        """Fetch a page on the conditions that are known. None while the host pauses; raises PageUnavailable."""
+        """Fetch a page on the conditions that are known. None while the host pauses; raises PageFault."""
         host = read_host(url, url)
         until = self._store.state.pauses.get(host)
         if until is not None and rules.is_paused(parse_time(until), self._clock.now()):
@@ -277,7 +276,7 @@ class SyncRun:
             return self._pages.fetch(
                 url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at
             )
-        except PageUnavailable as fault:
+        except PageFault as fault:
             if fault.retry_after_seconds:
                 now = self._clock.now()
                 self._store.note_pause(host, rules.pause_until(now, fault.retry_after_seconds))

@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, Error, Page, Playwright, Route, sync_pl
 from playwright.sync_api import TimeoutError as BrowserTimeout
 
 from pair.clock import Clock, SystemClock, call_when_late
-from pair.network import describe_fault
-from pair.web.pages import PageFault, check_url
+from pair.network import PageFault, describe_fault
+from pair.web.pages import check_url
 from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
 
 _EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")

@@ -12,14 +12,14 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import httpcore2
 import httpx2
 
 from pair.clock import Clock
-from pair.network import describe_fault, parse_retry_after
+from pair.network import PageFault, describe_fault, parse_retry_after
 from pair.web.http_client import BodyError, unpack_body
 from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
 
@@ -44,19 +44,6 @@ class PageAnswer:
     content_type: str
     charset: str | None
     body: bytes
-
-
-@dataclass(eq=False)
-class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
-    """A page that could not be had. `reason` is fit for people; `status` is set when the server gave one."""
-
-    reason: str
-    kind: Literal["timeout", "error"] = field(default="error", kw_only=True)
-    retry_after_seconds: float | None = field(default=None, kw_only=True)
-    status: int | None = field(default=None, kw_only=True)
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class PageClient:
