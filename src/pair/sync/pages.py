@@ -19,7 +19,7 @@ from pair.sync.rules import SyncSettings
 
 if TYPE_CHECKING:
     from pair.web.browser import BrowserRenderer
-    from pair.web.pages import PageAnswer, PageClient
+    from pair.web.pages import PageClient
 
 
 class WebPages:
@@ -54,7 +54,10 @@ class WebPages:
             answer = client.get(address, etag=etag, last_modified=last_modified, validated_at=validated_at)
             if answer.status == 304:
                 return NotModified()
-            text = self._read_text(address, answer)
+            if self._browser is not None and answer.content_type in _HTML_TYPES:
+                text = extract_text("text/html", "utf-8", self._browser.render(address))
+            else:
+                text = extract_text(answer.content_type, answer.charset, answer.body)
         except PageFault as fault:
             if isinstance(fault.__cause__, RefusedAddress):
                 fault.reason += "; kb.allow_private_addresses: true allows it"
@@ -80,11 +83,6 @@ class WebPages:
             allow_private_addresses=settings.allow_private_addresses,
             clock=self._clock,
         )
-
-    def _read_text(self, url: str, answer: "PageAnswer") -> str:
-        if self._browser is not None and answer.content_type in {"text/html", "application/xhtml+xml"}:
-            return extract_text("text/html", "utf-8", self._browser.render(url))
-        return extract_text(answer.content_type, answer.charset, answer.body)
 
 
 def _open_browser(settings: SyncSettings) -> "BrowserRenderer":

@@ -18,14 +18,7 @@ from pair.ai.contract import Summariser
 from pair.clock import Clock
 from pair.network import PageFault, read_host
 from pair.sync import rules
-from pair.sync.contract import (
-    Documents,
-    FetchedPage,
-    NotModified,
-    Pages,
-    SyncObserver,
-    UnreadableDocument,
-)
+from pair.sync.contract import Documents, FetchedPage, NotModified, Pages, SyncObserver, UnreadableDocument
 from pair.sync.discover import Discovered, SyncPaths, choose_urls, classify_missing, discover, find_gone
 from pair.sync.report import SyncCounts, SyncReport
 from pair.sync.rules import FileSeen, PageSeen, Reason, SyncSettings
@@ -199,10 +192,13 @@ class SyncRun:
         except UnreadableDocument as fault:
             if fault.is_passing:
                 self._fail(path, str(fault))
-            else:
-                self._skip(path, seen, str(fault))
-            return
-        self._apply_file(path, seen, text)
+                return
+            if self._store.state.file(path) is not None:  # it was a source, and is none any more
+                self._store.remove(path)
+                self._counts.add("removed")
+            self._store.skip(path, seen, str(fault))
+        else:
+            self._apply_file(path, seen, text)
         self._observer.finished(path)
 
     def _apply_file(self, path: str, seen: FileSeen, text: str) -> None:
@@ -224,14 +220,6 @@ class SyncRun:
             self._counts.add("added")
         elif record.content_hash != text_hash or summary is not None:
             self._counts.add("changed")
-
-    def _skip(self, path: str, seen: FileSeen, reason: str) -> None:
-        """Note that a file is no text. One that was a source is none any more."""
-        if self._store.state.file(path) is not None:
-            self._store.remove(path)
-            self._counts.add("removed")
-        self._store.skip(path, seen, reason)
-        self._observer.finished(path)
 
     def _fail(self, source_id: str, reason: str) -> None:
         logger.info("source failed", extra={"source": source_id, "reason": reason})

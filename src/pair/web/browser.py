@@ -269,21 +269,17 @@ class SocksProxy:
             if target is None:
                 _reply(client, _NOT_SUPPORTED)
                 return
-            server = self._connect(client, *target)
-            if server is not None:
+            try:
+                server = self._connector.connect(*target, self._clock.monotonic() + self._connect_seconds)
+            except RefusedAddress:
+                _reply(client, _NOT_ALLOWED)
+            except OSError:
+                _reply(client, _UNREACHABLE)
+            else:
                 with server:
                     server.settimeout(_IDLE_SECONDS)
                     _reply(client, _DONE)
                     self._relay(client, server)
-
-    def _connect(self, client: socket.socket, host: str, port: int) -> socket.socket | None:
-        try:
-            return self._connector.connect(host, port, self._clock.monotonic() + self._connect_seconds)
-        except RefusedAddress:
-            _reply(client, _NOT_ALLOWED)
-        except OSError:
-            _reply(client, _UNREACHABLE)
-        return None
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:
         with selectors.DefaultSelector() as selector:
