@@ -1,4 +1,4 @@
-"""What you may implement: where pages and documents come from, and who is told about the work."""
+"""What you may implement: the sources of pages and documents, and observers of a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,13 +43,13 @@ class Documents(Protocol):
 
 class SyncObserver(Protocol):
     def say(self, text: str) -> None:
-        """Something a person should know."""
+        """Show a message to the user."""
         ...
 
     def planned(self, total: int) -> None:
-        """How many sources there is something to do about."""
+        """Note the number of sources that the run works on."""
         ...
 
     def finished(self, source_id: str) -> None:
-        """One of them is done, and saved."""
+        """Note that one of these sources is done, and saved."""
         ...

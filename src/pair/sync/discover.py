@@ -26,7 +26,7 @@ class FoundFiles:
     """Why a folder or a file cannot be looked at, by path: what was there may be there still."""
 
     def may_hold(self, path: str) -> bool:
-        """Whether this file is there, or is where nobody could look."""
+        """Return whether this file exists, or is in a place that could not be read."""
         return path in self.files or any(path == name or path.startswith(f"{name}/") for name in self.unreadable)
 
     def fingerprint(self) -> str:

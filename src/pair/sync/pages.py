@@ -199,7 +199,7 @@ def _find_codec(charset: str) -> str | None:
         return None
     if name.replace("_", "-") in _NO_CHARSETS:
         return None
-    # Whoever says Latin-1 on the web means its superset: browsers read it so.
+    # On the web, Latin-1 means its superset: browsers read it so.
     return "cp1252" if name == "iso8859-1" else name
 
 

@@ -43,9 +43,9 @@ class SyncReport:
     errors: tuple[str, ...] = ()
     """What kept a half of the sources from being looked at."""
     stored: int = 0
-    """Documents that the search engine took up."""
+    """Documents that the search engine added."""
     unstored: int = 0
-    """Documents that it let go."""
+    """Documents that the search engine removed."""
     held_at: int = 0
     """The version that the search engine was rolled back to, and was left at; 0 when it followed."""
 

@@ -1,7 +1,7 @@
 """One sync run: discover, delete, read files, fetch URLs, summarise; saved as it goes.
 
 Invariants
-    One run at a time, across processes; the rules are the same whoever starts it.
+    One run at a time, across processes; the rules are the same for every caller.
     A source that needs nothing costs a `stat`, or a look at the clock.
 Not here
     What there is: discover.py. What is decided: rules.py. How it is saved: store.py. When it runs again: scheduling.py.

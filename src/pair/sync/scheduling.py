@@ -79,7 +79,7 @@ class Interrupts:
 class WorkerPools:
     """Threads that fetch and threads that summarise; leaving the block waits for all of them.
 
-    Once interrupted, they begin nothing new, and the observer is told. A second interrupt ends the waiting.
+    Once interrupted, they begin nothing new, and say so to the observer. A second interrupt ends the waiting.
     """
 
     def __init__(self, settings: SyncSettings, interrupts: Interrupts, observer: SyncObserver) -> None:
@@ -191,7 +191,7 @@ class Ticker:
 
 
 class Watcher:
-    """Notices changes in the sources folder and of the links file, also while nobody waits.
+    """Notices changes in the sources folder and of the links file, also between two calls of `wait`.
 
     The folder itself may be replaced as a whole (`pair install` does that) and the links file by an editor: both are
     noticed by what `stat` says of them.

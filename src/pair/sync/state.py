@@ -1,6 +1,6 @@
 """What a sync remembers of each file and URL: its JSON, `index.txt` and `llms.txt`. Same state, same bytes.
 
-Records are made from JSON only when somebody looks at them: a run with nothing to do compares numbers.
+Records are made from JSON only when they are used: a run with nothing to do compares numbers.
 """
 
 import datetime

@@ -91,7 +91,7 @@ class PageClient:
         target = check_url(url)
         home = _origin(check_url(validated_at) if validated_at else target)
         for _ in range(_MAX_REDIRECTS + 1):
-            # A validator says what one origin served: to another it would mean something else, or tell tales.
+            # A validator says what one origin served: to another it would mean something else, or disclose the visit.
             is_home = _origin(target) == home
             answer = self._ask(target, conditions if is_home else [], deadline)
             if isinstance(answer, PageAnswer):
