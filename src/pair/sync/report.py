@@ -125,11 +125,12 @@ class SyncPlan:
     def to_json(self) -> dict[str, Any]:
         return {
             "dry_run": True,
-            **asdict(self),
             "sources": [{"source": s.source_id, "reason": s.reason, "tokens": s.tokens} for s in self.sources],
             "removed": list(self.removed),
-            "errors": list(self.errors),
             **_name_reasons(skipped=self.skipped),
+            "errors": list(self.errors),
+            "model_calls": self.model_calls,
+            "tokens": self.tokens,
         }
 
 
