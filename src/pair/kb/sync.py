@@ -108,11 +108,7 @@ class SyncService:
 
     def read_texts(self) -> SyncedDocuments:
         """Return what was synced, as last saved. Raises E102."""
-        places = self.places
-        try:
-            return SyncedDocuments(places, self.reader)
-        except ValueError as fault:
-            raise errors.sync_state_unreadable(str(places.cache), str(fault), str(places.cache)) from fault
+        return SyncedDocuments(self.places, self.reader)
 
     def current_texts(self) -> SyncedDocuments:
         """Return what was synced, read again only if it was saved since. Raises E102."""

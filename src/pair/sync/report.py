@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from pair import errors, files
+from pair import files
 from pair.clock import Clock
-from pair.sync import rules, store
+from pair.sync import rules
 from pair.sync.contract import UnreadableDocument
 from pair.sync.discover import FoundFiles, SyncPaths, choose_urls, classify_missing, discover, find_gone
 from pair.sync.rules import Reason, SyncSettings
 from pair.sync.source_text import FileTextReader, PageCache, content_hash
 from pair.sync.state import SyncState, format_time
+from pair.sync.store import read_state
 from pair.text.characters import estimate_tokens
 
 Count = Literal[
@@ -148,7 +149,7 @@ class Planner:
 def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
     """Read files that look changed, to tell a change from a touch; fetch and write nothing. Raises E102, E104, E010."""
     with files.storage_errors():
-        state = _read_state(planner.paths)
+        state = read_state(planner.paths.cache)
         discovered = classify_missing(discover(planner.paths), planner.paths, state)
         sources, skipped, dropped = _plan_files(planner, state, discovered.files)
         sources += _plan_urls(planner, state, discovered.urls, choose_urls(discovered, refresh))
@@ -161,13 +162,6 @@ def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
             model_calls=sum(source.model_calls for source in asked),
             tokens=sum(source.tokens for source in asked),
         )
-
-
-def _read_state(paths: SyncPaths) -> SyncState:
-    try:
-        return store.read(paths.cache).state
-    except ValueError as fault:
-        raise errors.sync_state_unreadable(str(paths.cache), str(fault), str(paths.cache)) from fault
 
 
 def _plan_files(
@@ -262,7 +256,7 @@ class SourceStatus:
 def list_source_statuses(paths: SyncPaths) -> list[SourceStatus]:
     """Return the status of every known source, by id. Raises E102, E010."""
     with files.storage_errors():
-        state = _read_state(paths)
+        state = read_state(paths.cache)
     statuses = [_read_source_status(state, source_id) for source_id in state.sources]
     failing = {source_id: reason for source_id, reason in state.problems.items() if source_id not in state.sources}
     for source_id, reason in failing.items():
@@ -296,7 +290,7 @@ def _read_source_status(state: SyncState, source_id: str) -> SourceStatus:
 def read_status(paths: SyncPaths) -> SyncStatus:
     """Raises E102, E010."""
     with files.storage_errors():
-        state = _read_state(paths)
+        state = read_state(paths.cache)
     urls = [record for url in sorted(state.ids("url")) if (record := state.url(url)) is not None]
     pending = sorted(source_id for source_id, value in state.sources.items() if value.get("summary_pending"))
     failing = {source_id: reason for source_id, reason in state.problems.items() if source_id not in pending}

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pair import files
-from pair.sync import store
 from pair.sync.contract import Documents, UnreadableDocument
 from pair.sync.discover import SyncPaths
 from pair.sync.rules import FileSeen
-from pair.sync.state import SyncState
+from pair.sync.store import read_state
 from pair.values import Document
 
 DOCUMENT_SUFFIXES = frozenset({".pdf", ".docx", ".html", ".htm"})
@@ -144,12 +143,12 @@ class PageCache:
 
 
 class SyncedDocuments:
-    """The synced sources as documents, as last saved. Raises ValueError for a state that cannot be read."""
+    """The synced sources as documents, as last saved. Raises E102 for a state that cannot be read."""
 
     def __init__(self, paths: SyncPaths, reader: FileTextReader) -> None:
         self._reader = reader
         self._copies = PageCache(paths.page_copies)
-        self._state: SyncState = store.read(paths.cache).state
+        self._state = read_state(paths.cache)
 
     def revisions(self) -> dict[str, str]:
         """Return the content hash of each source, by its id."""

@@ -355,6 +355,14 @@ def load(cache_path: Path, clock: Clock) -> Loaded:
         raise errors.sync_state_unreadable(str(cache_path), str(fault), str(kept_at)) from fault
 
 
+def read_state(cache_path: Path) -> SyncState:
+    """Return the saved state and what journals add to it. Raises E102, and leaves a damaged file where it is."""
+    try:
+        return read(cache_path).state
+    except ValueError as fault:
+        raise errors.sync_state_unreadable(str(cache_path), str(fault), str(cache_path)) from fault
+
+
 def read_signature(cache_path: Path) -> str:
     """Return what changes whenever the state is saved."""
     seen = cache_path.stat() if cache_path.exists() else None
