@@ -55,16 +55,16 @@ class SyncReport:
         return not (self.added or self.changed or self.removed or self.fetched or self.not_modified or self.failed)
 
     def to_json(self) -> dict[str, Any]:
-        named = _name_reasons(problems=self.problems, skipped=self.skipped)
-        return asdict(self) | {"errors": list(self.errors)} | named
+        return asdict(self) | {
+            "problems": _name_reasons("source", self.problems),
+            "skipped": _name_reasons("path", self.skipped),
+            "errors": list(self.errors),
+        }
 
 
-def _name_reasons(**reasons: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """Return pairs of a source and a reason as JSON objects. What is skipped is a file, and has a path."""
-    return {
-        name: [{"path" if name == "skipped" else "source": source, "reason": reason} for source, reason in pairs]
-        for name, pairs in reasons.items()
-    }
+def _name_reasons(name: str, reasons: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    """Return pairs of a source and a reason as JSON objects. `name`: what the source is called there."""
+    return [{name: source, "reason": reason} for source, reason in reasons]
 
 
 class SyncCounts:
@@ -128,7 +128,7 @@ class SyncPlan:
             "dry_run": True,
             "sources": [{"source": s.source_id, "reason": s.reason, "tokens": s.tokens} for s in self.sources],
             "removed": list(self.removed),
-            **_name_reasons(skipped=self.skipped),
+            "skipped": _name_reasons("path", self.skipped),
             "errors": list(self.errors),
             "model_calls": self.model_calls,
             "tokens": self.tokens,
@@ -228,7 +228,11 @@ class SyncStatus:
     """When the first URL is due."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | _name_reasons(pending=self.pending, failing=self.failing, skipped=self.skipped)
+        return asdict(self) | {
+            "pending": _name_reasons("source", self.pending),
+            "failing": _name_reasons("source", self.failing),
+            "skipped": _name_reasons("path", self.skipped),
+        }
 
 
 SourceState = Literal["current", "pending", "failing", "skipped"]
