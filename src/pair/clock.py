@@ -40,6 +40,24 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@contextlib.contextmanager
+def call_when_late(seconds: float, call: Callable[[], object]) -> Iterator[threading.Event]:
+    """Call the function, from another thread, if the block takes longer than this; set the event that is given then."""
+    is_late = threading.Event()
+
+    def note_and_call() -> None:
+        is_late.set()
+        call()
+
+    timer = threading.Timer(seconds, note_and_call)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_late
+    finally:
+        timer.cancel()
+
+
 class Cancellation:
     """Stops one piece of work, from another thread, so that the work frees its thread.
 

@@ -30,7 +30,6 @@ SYNC_RUNNING = "E101"
 MANIFEST_CHANGED = "E202"
 LEASE_HELD = "E203"
 CACHE_FULL = "E205"
-STORE_UNREACHABLE = "E206"
 STORED_DATA_DAMAGED = "E207"
 PUBLISH_UNKNOWN = "E208"
 LEASE_LOST = "E210"
@@ -157,8 +156,11 @@ foreign_file = _storage("""E026 file that pair did not make, where it writes (pa
     Cannot write {path}: pair did not make this file
     It has a second name (a hard link), is not a regular file, or has content of another program.
     • Move it away, then try again • Keep a copy of it: cp -p {path} {path}.mine && rm {path}""")
-_release_differs = _data("""E027 package is not the release that its feed names (feed release said)
+release_differs = _data("""E027 package is not the release that its feed names (feed release said)
     Cannot install {release} from {feed}: the package is another one
+    The feed names:   {release}
+    The package says: {said}
+    Nothing was installed.
     • Ask the publisher: an old or another package may have been put in its place""")
 version_older = _conflict("""E028 older than the installed version (source name installed offered)
     Cannot replace {name} {installed} by {offered} from {source}: that version is older
@@ -509,12 +511,6 @@ def release_missing(feed: str, reason: str, known: Sequence[str]) -> NotFoundErr
 def lock_differs(lock: str, drifts: Sequence[str]) -> ConflictError:
     """`drifts`: each one line that says what, what is locked, and what was found."""
     return _lock_differs(lock, drifts, explanation=[f"  {drift}" for drift in drifts])
-
-
-def release_differs(feed: str, release: str, said: str) -> DataError:
-    """`release`: name and version in the feed. `said`: the same in the package."""
-    lines = [f"The feed names:   {release}", f"The package says: {said}", "Nothing was installed."]
-    return _release_differs(feed, release, said, explanation=lines)
 
 
 def document_synced(ids: Sequence[str]) -> UsageError:

@@ -7,8 +7,9 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pair.clock import check_cancelled, pause
 
@@ -44,6 +45,19 @@ class RequestFault(Exception):  # noqa: N818 - becomes an error of the stage tha
     """The pause that the server asked for."""
     was_reached: bool = True
     """The server took the request."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(eq=False)
+class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
+    """A page that could not be fetched. `reason` is fit for people; `status` is set when the server gave one."""
+
+    reason: str
+    kind: Literal["timeout", "error"] = field(default="error", kw_only=True)
+    retry_after_seconds: float | None = field(default=None, kw_only=True)
+    status: int | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         return self.reason
@@ -97,6 +111,14 @@ def _parse_date(text: str) -> datetime.datetime | None:
     except (ValueError, OverflowError):
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+def read_host(url: str, default: str) -> str:
+    """Return the host and port of a URL, without credentials; `default` for a text that is no URL."""
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        return default
 
 
 def describe_fault(fault: BaseException) -> str:

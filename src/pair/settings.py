@@ -145,8 +145,8 @@ SECTIONS: dict[str, Any] = {
     "librarians": LibrariansSettings,
     "server": ServerSettings,
 }
-_LISTS = {"librarians": "entries"}
-"""Sections that may be a list: then it is this key's value."""
+_ENTRIES = "librarians.entries"
+"""The section of librarians may be a list: then it is this key's value."""
 
 
 def read_folder_config(config_path: str | Path | None = None) -> FolderConfig | None:
@@ -206,7 +206,7 @@ def _expand_values(
         if name in ignored:
             continue
         value, refuse_at = given.value, given.where
-        if _is_list_of_entries(name):
+        if name == _ENTRIES:
             refuse_at = ""  # other entries still work
             if isinstance(value, list):
                 value = [entry for number, entry in enumerate(value, 1) if _entry_name(number) not in ignored]
@@ -256,7 +256,7 @@ def _check_trust(path: Path, content: bytes, parsed: _ConfigValues) -> FolderCon
     requests: list[TrustRequest] = []
     for name, given in parsed.items():
         section, _, key = name.partition(".")
-        if _is_list_of_entries(name) and isinstance(given.value, list):
+        if name == _ENTRIES and isinstance(given.value, list):
             for number, entry in enumerate(given.value, 1):
                 if need := find_need_of_librarian(entry):
                     requests.append(TrustRequest(_entry_name(number), need, entry, given.item_places[number - 1]))
@@ -271,13 +271,8 @@ def _check_trust(path: Path, content: bytes, parsed: _ConfigValues) -> FolderCon
         return dataclasses.replace(config, fault=fault.message)
 
 
-def _is_list_of_entries(name: str) -> bool:
-    section, _, key = name.partition(".")
-    return _LISTS.get(section) == key
-
-
 def _entry_name(number: int) -> str:
-    return f"librarians.entries[{number}]"
+    return f"{_ENTRIES}[{number}]"
 
 
 def _fields(section: str) -> dict[str, Any]:
@@ -331,8 +326,8 @@ def _parse(content: bytes, path: Path) -> _ConfigValues:
     for section, (section_key, section_node) in _list_pairs(_compose(content, path), path):
         where = _place(path, section_key)
         _check_name(section, SECTIONS, where, "section")
-        if section in _LISTS and section_node.id == "sequence":
-            values[f"{section}.{_LISTS[section]}"] = _read_node(section_node, where, path)
+        if section == "librarians" and section_node.id == "sequence":
+            values[_ENTRIES] = _read_node(section_node, where, path)
             continue
         for key, (key_node, value_node) in _list_pairs(section_node, path):
             place = _place(path, key_node)

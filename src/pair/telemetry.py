@@ -41,7 +41,7 @@ def span(
         f"{operation} {subject}".rstrip(),
         context=context,
         attributes={"gen_ai.operation.name": operation, **(attributes or {})},
-        record_exception=False,  # its message may hold what somebody asked
+        record_exception=False,  # its message may hold a question
         set_status_on_exception=False,
     ) as opened:
         try:

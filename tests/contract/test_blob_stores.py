@@ -19,11 +19,15 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.blobs.cas_check import refuse_without_compare_and_swap
-from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.key_encoding import decode_key, encode_key
-from pair.blobs.local import LocalStore
-from pair.blobs.memory import MemoryStore
+from pair.blobs.contract import (
+    Blob,
+    BlobStore,
+    BlobUnchanged,
+    Version,
+    VersionMismatchError,
+    refuse_without_compare_and_swap,
+)
+from pair.blobs.local import LocalStore, MemoryStore, decode_key, encode_key
 from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
 from pair.testing.blob_suite import KEYS, BlobStoreSuite
 from pair.testing.clock import ManualClock

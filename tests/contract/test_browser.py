@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pair.clock import SystemClock
+from pair.network import PageFault
 from pair.web.browser import BrowserRenderer
-from pair.web.pages import PageFault
 from pair.web.ssrf import resolve_host
 from support.page_server import (
     Asked,

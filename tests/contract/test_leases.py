@@ -14,8 +14,7 @@ import pytest
 from pair import errors
 from pair.blobs.contract import BlobStore, Lease, LeaseLostError, Leases
 from pair.blobs.leases import BlobLeases, FileLeases, HeldLease, LeaseQueue, MemoryLeases
-from pair.blobs.local import LocalStore
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import LocalStore, MemoryStore
 from pair.blobs.redis_leases import RedisLeases
 from pair.clock import Clock, SystemClock
 from pair.testing.clock import ManualClock

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pair.clock import SystemClock
-from pair.web.pages import PageAnswer, PageClient, PageFault
+from pair.network import PageFault
+from pair.web.pages import PageAnswer, PageClient
 from support.page_server import (
     Asked,
     Names,

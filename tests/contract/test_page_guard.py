@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pair.clock import SystemClock
-from pair.web.pages import PageClient, PageFault
+from pair.network import PageFault
+from pair.web.pages import PageClient
 from pair.web.ssrf import Refuse, Resolve, resolve_host
 from support.page_server import Names, PageServer, Reply, html, only_first_loopback, redirect
 

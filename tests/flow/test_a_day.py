@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pair.ai.ngram import NgramEmbedder
 from pair.blobs.leases import MemoryLeases
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.engine.format.manifest import shards_prefix
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache

@@ -11,7 +11,7 @@ import pytest
 
 from pair import errors
 from pair.blobs.contract import BlobStore
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.engine.settings import EngineSettings
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pair.blobs.contract import BlobStore
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.engine.format.manifest import Manifest, from_bytes, manifest_key, shards_prefix, to_bytes, versions_prefix
 from pair.errors import NotFoundError
 from pair.kb.kb import KnowledgeBase

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pair import errors
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.engine.format.array_file import ArrayFile
 from pair.engine.format.columns import CHUNK_TYPE, DOC_TYPE
 from pair.engine.format.manifest import Manifest, from_bytes, manifest_key

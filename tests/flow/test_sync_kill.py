@@ -15,7 +15,7 @@ import pytest
 from pair.clock import SystemClock
 from pair.sync import store
 from pair.sync.discover import SyncPaths
-from pair.sync.index_file import LlmsFile, format_index
+from pair.sync.state import LlmsFile, format_index
 from pair.testing.clock import ManualClock
 from support.prepared import PREPARED, Copy
 from support.sync_parts import Page, Project, hash_of, made_files, summary_of
@@ -38,7 +38,7 @@ from pair.clock import SystemClock
 from pair.sync.contract import FetchedPage
 from pair.sync.rules import SyncSettings
 from pair.sync.discover import SyncPaths
-from pair.sync.index_file import LlmsFile
+from pair.sync.state import LlmsFile
 from pair.sync.run import SyncDependencies, SyncRun
 from support.prepared import PREPARED, Copy
 from support.sync_parts import summary_of

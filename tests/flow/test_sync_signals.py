@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pair.sync import store
-from pair.sync.index_file import format_index
+from pair.sync.state import format_index
 from support.prepared import PREPARED
 
 ROUNDS = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 40

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pair.blobs.contract import Blob
-from pair.blobs.local import LocalStore
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import LocalStore, MemoryStore
 from pair.clock import SystemClock
 from pair.engine.format.manifest import from_bytes, manifest_key, to_bytes, version_in_key, versions_prefix
 from pair.engine.maintenance.merge_package import PackageShards

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from pair import errors
 from pair.auth.keys import KeyFile
-from pair.blobs.key_encoding import check_key
+from pair.blobs.contract import check_key
 from pair.blobs.leases import BlobLeases, FileLeases
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.engine.format import manifest as engine_manifest
 from pair.engine.rules import choose_merge, find_garbage, plan_compaction
 from pair.engine.settings import EngineSettings

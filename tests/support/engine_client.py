@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pair import errors
-from pair.blobs.cas_check import refuse_without_compare_and_swap
-from pair.blobs.contract import Lease, Leases
+from pair.blobs.contract import Lease, Leases, refuse_without_compare_and_swap
 from pair.blobs.leases import BlobLeases, MemoryLeases
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore

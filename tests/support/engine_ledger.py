@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from pair.blobs.contract import Version
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.clock import Clock
 from pair.engine.format.array_file import ArrayFile
 from pair.engine.format.columns import chunk_id

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pair import errors
-from pair.sync.contract import Documents, FetchedPage, NotModified, PageUnavailable
+from pair.network import PageFault
+from pair.sync.contract import Documents, FetchedPage, NotModified
 from pair.sync.discover import SyncPaths
 from pair.sync.report import SyncReport
-from pair.sync.rules import FetchFailure, SyncSettings
+from pair.sync.rules import SyncSettings
 from pair.sync.run import SyncDependencies, SyncRun
 from pair.testing.clock import NOON, ManualClock
 
@@ -73,11 +74,12 @@ class Page:
     text: str = ""
     etag: str | None = None
     last_modified: str | None = None
-    failure: FetchFailure | None = None
+    failure: PageFault | None = None
 
     def failing(self, status: str = "error", retry_after_seconds: float | None = None) -> "Page":
         kind: Any = status
-        return dataclasses.replace(self, failure=FetchFailure(kind, f"scripted {status}", retry_after_seconds))
+        fault = PageFault(f"scripted {status}", kind=kind, retry_after_seconds=retry_after_seconds)
+        return dataclasses.replace(self, failure=fault)
 
     def matches(self, etag: str | None, last_modified: str | None) -> bool:
         """As a server decides: the entity tag if there is one, else the date."""
@@ -111,7 +113,7 @@ class ScriptedPages:
         self.on_request(url)
         page = self.pages.get(url, Page().failing("error"))
         if page.failure is not None:
-            raise PageUnavailable(page.failure)
+            raise page.failure
         if url in self.always_not_modified or page.matches(etag, last_modified):
             return NotModified()
         return FetchedPage(page.text, page.etag, page.last_modified, len(page.text.encode()))

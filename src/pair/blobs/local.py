@@ -1,9 +1,14 @@
-"""Blobs as files: conditional writes under a lock that the operating system frees when a process dies.
+"""Blobs on this machine: as files, with conditional writes under locks that end with their process, and in memory.
 
-Invariants
+Invariants of the files
     A blob's file is never changed, only replaced: what was opened can be read to its end.
     Every change of a key is made under the lock of its stripe, by whatever thread or process.
     The time of change of a key's file strictly ascends from write to write, also over a deletion.
+    Names of files are the same where file systems fold case or Unicode, and lead back to their keys. Ordinary keys look
+    as they are: `handbook.duckdb.shards/0a1b/shard-00000.duckdb` is that file.
+    The name of a folder has no dot or ends in `.shards`, that of a blob's file has a dot and does not end so: `a` and
+    `a/b` can both be blobs.
+    No name in the top folder begins with a dot, so a hidden folder there is free for the store itself.
 """
 
 import contextlib
@@ -15,16 +20,16 @@ import itertools
 import os
 import re
 import secrets
-import stat
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from pair import files
-from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.key_encoding import check_key, decode_key, encode_folders, encode_key, find_folder
+from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError, check_key, find_folder
+from pair.clock import Clock
 
 _OWN_FOLDER = ".pair-store"
 _STRIPES = 64
@@ -162,7 +167,12 @@ class LocalStore:
     @contextlib.contextmanager
     def _open(self, key: str) -> Iterator[int | None]:
         """Refuse a link in the place of a blob, and, when the store is first used, one on the way to the store."""
-        self._check_place()
+        if not self._is_checked:
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+                files.open_folder(self._folder),
+            ):
+                self._is_checked = True
         try:
             descriptor = _open_file(self._path(key))
         except (FileNotFoundError, NotADirectoryError):
@@ -246,15 +256,6 @@ class LocalStore:
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
-
-    def _check_place(self) -> None:
-        """Refuse a link on the way to the store, once."""
-        if not self._is_checked:
-            with (
-                contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
-                files.open_folder(self._folder),
-            ):
-                self._is_checked = True
 
     def _prepare(self) -> None:
         with self._preparing:
@@ -346,22 +347,146 @@ def _list_blobs(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(below)
-                elif info := _info(entry, below):
-                    yield info
-
-
-def _info(entry: "os.DirEntry[str]", names: tuple[str, ...]) -> BlobInfo | None:
-    key = decode_key(names)
-    try:
-        seen = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    if key is None or not stat.S_ISREG(seen.st_mode):
-        return None
-    # Not st_mtime, which _make_younger sets: this one is set by the kernel alone, when the file takes its place.
-    return BlobInfo(key, seen.st_size, datetime.datetime.fromtimestamp(seen.st_ctime, datetime.UTC))
+                elif (key := decode_key(below)) is not None and entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):
+                        seen = entry.stat(follow_symlinks=False)
+                        # Not st_mtime, which _make_younger sets: the kernel alone sets this one, when the file takes
+                        # its place.
+                        changed_at = datetime.datetime.fromtimestamp(seen.st_ctime, datetime.UTC)
+                        yield BlobInfo(key, seen.st_size, changed_at)
 
 
 @functools.lru_cache(maxsize=1024)
 def _relative_path(key: str) -> str:
     return "/".join(encode_key(check_key(key)))
+
+
+# ── names of files ─────────────────────────────────────────────────────────────────────────────────
+
+_UNTOUCHED = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
+_DOTLESS_FILE = ".%"
+"""Ends the name of a file that would look like a folder's; a `%` without two digits comes from no key."""
+_FOLDER_ENDING = ".shards"
+_CONTINUED = "%~"
+"""Ends the name of a folder that holds the rest of a part too long for one name."""
+_MAX_NAME_BYTES = 240
+
+
+def encode_key(key: str) -> tuple[str, ...]:
+    """Return the names of the folders and, last, of the file: `a/b.json` -> `("a", "b.json")`."""
+    *folders, part = key.split("/")
+    name = _quote(part)
+    if "." not in name or name.endswith(_FOLDER_ENDING):
+        name += _DOTLESS_FILE
+    return (*encode_folders(folders), *_cut(name))
+
+
+def encode_folders(parts: Sequence[str]) -> tuple[str, ...]:
+    quoted = [_quote(part) for part in parts]
+    names = [name if name.endswith(_FOLDER_ENDING) else name.replace(".", "%2e") for name in quoted]
+    return tuple(piece for name in names for piece in _cut(name))
+
+
+def decode_key(names: Sequence[str]) -> str | None:
+    """Return the key of a file; None for a file that no key leads to."""
+    parts, begun = [], ""
+    for name in names:
+        if name.endswith(_CONTINUED):
+            begun += name.removesuffix(_CONTINUED)
+        else:
+            parts.append(begun + name)
+            begun = ""
+    if begun or not parts:
+        return None
+    parts[-1] = parts[-1].removesuffix(_DOTLESS_FILE)
+    try:
+        key = "/".join(unquote(part, errors="strict") for part in parts)
+    except UnicodeDecodeError:
+        return None
+    return key if encode_key(key) == tuple(names) else None
+
+
+def _quote(part: str) -> str:
+    """Quote also capital letters: `Readme` and `readme` are one name on some file systems."""
+    quoted = "".join(chr(byte) if chr(byte) in _UNTOUCHED else f"%{byte:02x}" for byte in part.encode("utf-8"))
+    return re.sub(r"^\.", "%2e", quoted)
+
+
+def _cut(name: str) -> list[str]:
+    pieces = [name[start : start + _MAX_NAME_BYTES] for start in range(0, len(name), _MAX_NAME_BYTES)]
+    return [*(piece + _CONTINUED for piece in pieces[:-1]), pieces[-1]]
+
+
+# ── in memory ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class MemoryStore:
+    """A dict under a lock, for tests and trials."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._blobs: dict[str, tuple[Blob, datetime.datetime]] = {}
+        """With the times of their last writes."""
+        self._writes = 0
+
+    @property
+    def address(self) -> str:
+        return "memory:"
+
+    def get(self, key: str) -> Blob | None:
+        with self._lock:
+            blob, _ = self._blobs.get(check_key(key), (None, None))
+        return blob
+
+    def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
+        blob = self.get(key)
+        return BlobUnchanged() if blob and blob.version == version else blob
+
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        blob = self.get(key)
+        return blob.data[start : start + length] if blob else None
+
+    def download(self, key: str, path: Path) -> bool:
+        blob = self.get(key)
+        if blob is None:
+            return False
+        with files.storage_errors():
+            files.write_new_file(path, (blob.data,))
+        return True
+
+    def put(self, key: str, data: bytes) -> Version:
+        return self._write(key, data, lambda _: True)
+
+    def upload(self, key: str, path: Path) -> Version:
+        with files.storage_errors():
+            data = path.read_bytes()
+        return self.put(key, data)
+
+    def put_if(self, key: str, data: bytes, version: Version) -> Version:
+        return self._write(key, data, lambda current: current == version)
+
+    def create(self, key: str, data: bytes) -> Version:
+        return self._write(key, data, lambda current: current is None)
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        with self._lock:
+            blobs = [(key, *self._blobs[key]) for key in sorted(self._blobs) if key.startswith(prefix)]
+        return (BlobInfo(key, len(blob.data), written_at) for key, blob, written_at in blobs)
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            self._blobs.pop(check_key(key), None)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def _write(self, key: str, data: bytes, is_wanted: Callable[[Version | None], bool]) -> Version:
+        with self._lock:
+            current, _ = self._blobs.get(check_key(key), (None, None))
+            if not is_wanted(current.version if current else None):
+                raise VersionMismatchError(key)
+            self._writes += 1
+            blob = Blob(bytes(data), Version(f"{self._writes}"))
+            self._blobs[key] = blob, self._clock.now()
+            return blob.version

@@ -9,20 +9,20 @@ Invariants
     No error shows what the server sent: with some servers that holds a session token.
 """
 
+import contextlib
 import datetime
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import obstore
 import obstore.store
 from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
 
 from pair import errors, files
-from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.key_encoding import check_key, find_folder
+from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError, check_key, find_folder
 
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
@@ -30,7 +30,6 @@ _DAMAGED = {"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"}
 """What servers call content that is not what its checksum says."""
 _FULL = {"507", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"}
 _SCHEMES = ("s3://", "gs://", "az://")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +71,68 @@ class ObjectStore:
         return self._address
 
     def get(self, key: str) -> Blob | None:
-        return self._ask(lambda: self._read(key, {}))
+        with contextlib.suppress(FileNotFoundError), self._translate_errors():
+            return self._read(key, {})
+        return None
 
     def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
-        return self._ask(lambda: self._read_if_changed(key, version))
+        with contextlib.suppress(FileNotFoundError), self._translate_errors():
+            if self._version_field == "version":
+                known = obstore.head(self._patient, check_key(key))["version"]
+                return BlobUnchanged() if known == version else self._read(key, {})
+            try:
+                return self._read(key, {"if_none_match": str(version)})
+            except NotModifiedError:
+                return BlobUnchanged()
+        return None
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        return self._ask(lambda: self._read_range(check_key(key), start, length))
+        with contextlib.suppress(FileNotFoundError), self._translate_errors():
+            try:
+                if length > 0:
+                    return bytes(obstore.get_range(self._patient, check_key(key), start=start, length=length))
+            except FileNotFoundError:
+                raise
+            except BaseError:
+                # A range behind the end is refused, in different words by different servers.
+                if start < obstore.head(self._patient, key)["size"]:
+                    raise
+                return b""
+            obstore.head(self._patient, check_key(key))
+            return b""
+        return None
 
     def download(self, key: str, path: Path) -> bool:
-        return self._ask(lambda: self._read_into(check_key(key), path)) or False
+        with contextlib.suppress(FileNotFoundError), self._translate_errors():
+            result = obstore.get(self._patient, check_key(key))
+            with files.storage_errors():
+                files.write_new_file(path, self._stream(result, result.meta["size"]))
+            return True
+        return False
 
     def put(self, key: str, data: bytes) -> Version:
-        return self._change(lambda: self._write(key, data))
+        with self._translate_errors():
+            return self._write(key, data)
 
     def upload(self, key: str, path: Path) -> Version:
         with files.storage_errors(), path.open("rb"):
             pass  # a fault of the file is not one of the store
-        return self._change(lambda: self._write(key, path))
+        with self._translate_errors():
+            return self._write(key, path)
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        return self._change(lambda: self._write_once(key, data, {self._version_field: str(version)}))
+        return self._write_once(key, data, {self._version_field: str(version)})
 
     def create(self, key: str, data: bytes) -> Version:
-        return self._change(lambda: self._write_once(key, data, "create"))
+        return self._write_once(key, data, "create")
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         # The library lists whole folders only. Servers that keep folders do not all list in the order of keys.
         folder = find_folder(prefix)
         if folder is None:
             return iter(())
-        batches = self._change(lambda: [*obstore.list(self._patient, prefix="/".join(folder) or None)])
+        with self._translate_errors():
+            batches = [*obstore.list(self._patient, prefix="/".join(folder) or None)]
         blobs = [
             BlobInfo(meta["path"], meta["size"], meta["last_modified"].astimezone(datetime.UTC))
             for batch in batches
@@ -112,7 +142,8 @@ class ObjectStore:
         return iter(sorted(blobs, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
-        self._ask(lambda: obstore.delete(self._patient, check_key(key)))
+        with contextlib.suppress(FileNotFoundError), self._translate_errors():
+            obstore.delete(self._patient, check_key(key))
 
     def close(self) -> None:
         """Do nothing: the library closes idle connections."""
@@ -120,35 +151,6 @@ class ObjectStore:
     def _read(self, key: str, options: "obstore.GetOptions") -> Blob:
         result = obstore.get(self._patient, check_key(key), options=options)
         return Blob(bytes(result.bytes()), self._version(result.meta))
-
-    def _read_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged:
-        if self._version_field == "version":
-            known = obstore.head(self._patient, check_key(key))["version"]
-            return BlobUnchanged() if known == version else self._read(key, {})
-        try:
-            return self._read(key, {"if_none_match": str(version)})
-        except NotModifiedError:
-            return BlobUnchanged()
-
-    def _read_range(self, key: str, start: int, length: int) -> bytes:
-        try:
-            if length > 0:
-                return bytes(obstore.get_range(self._patient, key, start=start, length=length))
-        except FileNotFoundError:
-            raise
-        except BaseError:
-            # A range behind the end is refused, in different words by different servers.
-            if start < obstore.head(self._patient, key)["size"]:
-                raise
-            return b""
-        obstore.head(self._patient, key)
-        return b""
-
-    def _read_into(self, key: str, path: Path) -> bool:
-        result = obstore.get(self._patient, key)
-        with files.storage_errors():
-            files.write_new_file(path, self._stream(result, result.meta["size"]))
-        return True
 
     def _stream(self, result: "obstore.GetResult", size_bytes: int) -> Iterator[bytes]:
         try:
@@ -174,28 +176,24 @@ class ObjectStore:
         return self._version(result)
 
     def _write_once(self, key: str, data: bytes, mode: Any) -> Version:
-        try:
-            return self._version(obstore.put(self._once, check_key(key), data, mode=mode))
-        except (AlreadyExistsError, PreconditionError, FileNotFoundError) as fault:
-            if "NoSuchBucket" in str(fault):
-                raise
-            raise VersionMismatchError(key) from None
+        with self._translate_errors():
+            try:
+                return self._version(obstore.put(self._once, check_key(key), data, mode=mode))
+            except (AlreadyExistsError, PreconditionError, FileNotFoundError) as fault:
+                if "NoSuchBucket" in str(fault):
+                    raise
+                raise VersionMismatchError(key) from None
 
     def _version(self, meta: Any) -> Version:
         if version := meta[self._version_field]:
             return Version(version)
         raise errors.store_without_compare_and_swap(self._address, "it does not tell the versions of blobs")
 
-    def _ask(self, act: Callable[[], _Result]) -> _Result | None:
-        """Return None when there is no such blob."""
+    @contextlib.contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        """Turn faults of the store into E206, or E010 when it is full. A missing blob stays a FileNotFoundError."""
         try:
-            return self._change(act)
-        except FileNotFoundError:
-            return None
-
-    def _change(self, act: Callable[[], _Result]) -> _Result:
-        try:
-            return act()
+            yield
         except FileNotFoundError as fault:
             if "NoSuchBucket" in str(fault):
                 raise errors.store_unreachable(self._address, "There is no such bucket") from None

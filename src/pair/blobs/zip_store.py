@@ -1,8 +1,6 @@
 """Read-only blobs inside a zip archive."""
 
 import datetime
-import os
-import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -42,15 +40,11 @@ class ZipStore:
         entry = self._entry(key)
         if entry is None:
             return False
-        with (
-            files.storage_errors(),
-            os.fdopen(files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
-        ):
+        with files.storage_errors():
             try:
                 with self._archive.open(entry) as stream:
-                    shutil.copyfileobj(stream, target, files.CHUNK_BYTES)
+                    files.write_new_file(path, iter(lambda: stream.read(files.CHUNK_BYTES), b""))
             except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-                files.unlink(path, missing_ok=True)
                 raise self._damage_error(entry) from fault
         return True
 

@@ -23,9 +23,9 @@ from pair.packages.rules import MANIFEST_NAME, is_local_path, is_of_index
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
 from pair.sync.discover import find_files
-from pair.sync.index_file import tidy_summary
 from pair.sync.rules import FileSeen
 from pair.sync.source_text import FileTextReader
+from pair.sync.state import tidy_summary
 
 if TYPE_CHECKING:
     from pair.kb.kb import KnowledgeBase

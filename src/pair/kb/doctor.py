@@ -92,7 +92,7 @@ def _check_sources(settings: Settings) -> DoctorCheck:
 
 
 def _check_store(settings: Settings) -> DoctorCheck:
-    from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - only where it is used
+    from pair.blobs.contract import refuse_without_compare_and_swap  # noqa: PLC0415 - only where it is used
 
     address = settings.engine.store
     if _is_folder(address) and not files.expand_path(address).exists():

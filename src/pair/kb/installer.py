@@ -397,7 +397,7 @@ def publish(installer: Installer, destination: str, source: Path | None, packagi
 
 def _open_target(installer: Installer, destination: str) -> PublishTarget:
     if is_in_bucket(destination):
-        from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - only where it is used
+        from pair.blobs.contract import refuse_without_compare_and_swap  # noqa: PLC0415 - only where it is used
 
         store = blob_store(destination, installer.settings, installer.clock)
         refuse_without_compare_and_swap(store, ".pair-", new_id())

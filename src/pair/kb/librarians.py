@@ -232,10 +232,9 @@ class KbLibrarians:
         return librarian
 
     def _read_index(self) -> list[IndexEntry]:
-        described = self._kb.sources.current_texts().describe_sources() if self._kb.sources is not None else []
-        return [
-            IndexEntry(source.source_id, source.description, source.url, source.last_fetched_at) for source in described
-        ]
+        if self._kb.sources is None:
+            return []
+        return [IndexEntry(*described) for described in self._kb.sources.current_texts().describe_sources()]
 
     def _choose_first(self, configured: tuple[str, ...], given: Mapping[str, Librarian]) -> str:
         """Return who is asked by default: a router, or else the only one configured, or else that of the KB."""

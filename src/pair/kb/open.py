@@ -138,7 +138,7 @@ class KbCore:
             return self._engine
 
     def _open_engine(self) -> KbEngine:
-        from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - see TYPE_CHECKING
+        from pair.blobs.contract import refuse_without_compare_and_swap  # noqa: PLC0415 - see TYPE_CHECKING
         from pair.engine.query.search import Search  # noqa: PLC0415
         from pair.engine.query.shard_access import ShardReader  # noqa: PLC0415
         from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
@@ -435,7 +435,7 @@ def pause_before(attempt: int) -> None:
 
 def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
     if address == "memory:":
-        from pair.blobs.memory import MemoryStore  # noqa: PLC0415 - only where it is used
+        from pair.blobs.local import MemoryStore  # noqa: PLC0415 - only where it is used
 
         return MemoryStore(clock)
     if address.startswith(OBJECT_STORES):

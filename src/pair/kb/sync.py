@@ -19,12 +19,12 @@ from pair.settings import Settings
 from pair.sync import report
 from pair.sync.contract import SyncObserver
 from pair.sync.discover import SyncPaths
-from pair.sync.index_file import LlmsFile
 from pair.sync.pages import WebPages
 from pair.sync.report import SourceStatus, SyncPlan, SyncReport, SyncStatus
 from pair.sync.run import SyncDependencies, SyncRun
 from pair.sync.scheduling import Ticker, Watcher
 from pair.sync.source_text import FileTextReader, SyncedDocuments
+from pair.sync.state import LlmsFile
 from pair.sync.store import read_signature
 
 if TYPE_CHECKING:
@@ -113,10 +113,7 @@ class SyncService:
     def _read_texts(self) -> tuple[str, SyncedDocuments]:
         """Return the signature first: what is saved after it is read again."""
         places, reader = self.places, self.reader
-        try:
-            return read_signature(places.cache), SyncedDocuments(places, reader)
-        except ValueError as fault:
-            raise errors.sync_state_unreadable(str(places.cache), str(fault), str(places.cache)) from fault
+        return read_signature(places.cache), SyncedDocuments(places, reader)
 
     def current_texts(self) -> SyncedDocuments:
         """Return what was synced, read again only if it was saved since. Raises E102."""

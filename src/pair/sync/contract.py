@@ -1,10 +1,8 @@
-"""What you may implement: where pages and documents come from, and who is told about the work."""
+"""What you may implement: the sources of pages and documents, and observers of a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-
-from pair.sync.rules import FetchFailure
 
 
 @dataclass(frozen=True)
@@ -21,17 +19,11 @@ class NotModified:
     """HTTP 304."""
 
 
-class PageUnavailable(Exception):  # noqa: N818 - an outcome of a fetch, which the workflow writes down
-    def __init__(self, failure: FetchFailure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
-
-
 class Pages(Protocol):
     def fetch(
         self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
     ) -> FetchedPage | NotModified:
-        """One conditional request; raises PageUnavailable. Called from several threads at once."""
+        """One conditional request; raises PageFault of pair.network. Called from several threads at once."""
         ...
 
 
@@ -51,13 +43,13 @@ class Documents(Protocol):
 
 class SyncObserver(Protocol):
     def say(self, text: str) -> None:
-        """Something a person should know."""
+        """Show a message to the user."""
         ...
 
     def planned(self, total: int) -> None:
-        """How many sources there is something to do about."""
+        """Note the number of sources that the run works on."""
         ...
 
     def finished(self, source_id: str) -> None:
-        """One of them is done, and saved."""
+        """Note that one of these sources is done, and saved."""
         ...

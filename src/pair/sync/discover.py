@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from pair import errors, files
-from pair.sync.index_file import LlmsFile
 from pair.sync.rules import FileSeen, matches_pattern, parse_links
-from pair.sync.state import SyncState
+from pair.sync.state import LlmsFile, SyncState
 from pair.values import redact_url
 
 _Half = TypeVar("_Half")
@@ -27,7 +26,7 @@ class FoundFiles:
     """Why a folder or a file cannot be looked at, by path: what was there may be there still."""
 
     def may_hold(self, path: str) -> bool:
-        """Whether this file is there, or is where nobody could look."""
+        """Return whether this file exists, or is in a place that could not be read."""
         return path in self.files or any(path == name or path.startswith(f"{name}/") for name in self.unreadable)
 
     def fingerprint(self) -> str:
@@ -169,6 +168,16 @@ def choose_urls(sources: Discovered, pattern: str | None) -> frozenset[str]:
     if not urls and not sources.urls_fault:
         raise errors.no_url_matches(pattern)
     return urls
+
+
+def find_gone(sources: Discovered, state: SyncState) -> set[str]:
+    """Return the ids of records whose source is no longer there."""
+    gone: set[str] = set()
+    if sources.files is not None:
+        gone |= {path for path in state.ids("file") if not sources.files.may_hold(path)}
+    if sources.urls is not None:
+        gone |= state.ids("url").difference(sources.urls)
+    return gone
 
 
 def classify_missing(sources: Discovered, paths: SyncPaths, state: SyncState) -> Discovered:

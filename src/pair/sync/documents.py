@@ -29,7 +29,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pair.clock import call_when_late
 from pair.sync.contract import UnreadableDocument
+from pair.sync.pages import decode_page
 from pair.sync.source_text import DOCUMENT_SUFFIXES
 
 _MEGABYTE = 1_000_000
@@ -135,25 +137,20 @@ class _Child:
 
     def convert(self, content: bytes, suffix: str, limits: DocumentLimits) -> tuple[str, bool]:
         """Return the text, or why there is none, and which of the two; raises as `DocumentProcess.text_of` does."""
-        cpu_seconds, memory_bytes = limits.cpu_for(len(content)), limits.memory_for(len(content))
-        head = {"suffix": suffix, "cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes}
-        is_late = threading.Event()
-
-        def kill() -> None:
-            is_late.set()
-            self._process.kill()
-
-        timer = threading.Timer(cpu_seconds * limits.wall_to_cpu, kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            self._connection.send_bytes(json.dumps({**head, "text_bytes": limits.text_bytes}).encode())
-            self._connection.send_bytes(content)
-            answer = self._connection.recv_bytes(limits.text_bytes + 1)
-        except (EOFError, OSError) as fault:
-            self._refuse(cpu_seconds, is_late=is_late.is_set(), cause=fault)
-        finally:
-            timer.cancel()
+        cpu_seconds = limits.cpu_for(len(content))
+        head = {
+            "suffix": suffix,
+            "cpu_seconds": cpu_seconds,
+            "memory_bytes": limits.memory_for(len(content)),
+            "text_bytes": limits.text_bytes,
+        }
+        with call_when_late(cpu_seconds * limits.wall_to_cpu, self._process.kill) as is_late:
+            try:
+                self._connection.send_bytes(json.dumps(head).encode())
+                self._connection.send_bytes(content)
+                answer = self._connection.recv_bytes(limits.text_bytes + 1)
+            except (EOFError, OSError) as fault:
+                self._refuse(cpu_seconds, is_late=is_late.is_set(), cause=fault)
         try:
             kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as fault:
@@ -257,9 +254,6 @@ class DocumentConverter:
         from markitdown import MarkItDown  # noqa: PLC0415
         from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter  # noqa: PLC0415
 
-        from pair.sync.page_text import decode_page  # noqa: PLC0415
-
-        self._decode_page = decode_page
         self._converter = MarkItDown(enable_builtins=False, enable_plugins=False)
         for converter in (
             HtmlConverter(),
@@ -273,7 +267,10 @@ class DocumentConverter:
         from markitdown import FileConversionException, MarkItDownException, StreamInfo  # noqa: PLC0415
 
         if suffix in _MARKUP:
-            content = self._encode_utf8(content)
+            try:  # the converter looks at no <meta charset>
+                content = decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
+            except UnreadableDocument as fault:
+                raise UnreadableDocument("is not text in any known charset") from fault
         else:
             _check_content(content, suffix)
         kind = StreamInfo(extension=suffix, charset="utf-8" if suffix in _MARKUP else None)
@@ -290,13 +287,6 @@ class DocumentConverter:
         if suffix == ".pdf" and not text.strip():
             raise UnreadableDocument("holds no text; is it a scan?")
         return text
-
-    def _encode_utf8(self, content: bytes) -> bytes:
-        """Decode HTML for the converter, which looks at no <meta charset>."""
-        try:
-            return self._decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
-        except UnreadableDocument as fault:
-            raise UnreadableDocument("is not text in any known charset") from fault
 
 
 def _check_content(content: bytes, suffix: str) -> None:

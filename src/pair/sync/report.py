@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from pair import errors, files
+from pair import files
 from pair.clock import Clock
-from pair.sync import rules, store
+from pair.sync import rules
 from pair.sync.contract import UnreadableDocument
-from pair.sync.discover import Discovered, FoundFiles, SyncPaths, choose_urls, classify_missing, discover
-from pair.sync.rules import FileSeen, Reason, SyncSettings
+from pair.sync.discover import FoundFiles, SyncPaths, choose_urls, classify_missing, discover, find_gone
+from pair.sync.rules import Reason, SyncSettings
 from pair.sync.source_text import FileTextReader, PageCache, content_hash
 from pair.sync.state import SyncState, format_time
+from pair.sync.store import read_state
 from pair.text.characters import estimate_tokens
 
 Count = Literal[
@@ -43,9 +44,9 @@ class SyncReport:
     errors: tuple[str, ...] = ()
     """What kept a half of the sources from being looked at."""
     stored: int = 0
-    """Documents that the search engine took up."""
+    """Documents that the search engine added."""
     unstored: int = 0
-    """Documents that it let go."""
+    """Documents that the search engine removed."""
     held_at: int = 0
     """The version that the search engine was rolled back to, and was left at; 0 when it followed."""
 
@@ -54,11 +55,16 @@ class SyncReport:
         return not (self.added or self.changed or self.removed or self.fetched or self.not_modified or self.failed)
 
     def to_json(self) -> dict[str, Any]:
-        named = {"problems": ("source", "reason"), "skipped": ("path", "reason")}
-        value: dict[str, Any] = asdict(self) | {"errors": list(self.errors)}
-        for key, names in named.items():
-            value[key] = [dict(zip(names, pair, strict=True)) for pair in getattr(self, key)]
-        return value
+        return asdict(self) | {
+            "problems": _name_reasons("source", self.problems),
+            "skipped": _name_reasons("path", self.skipped),
+            "errors": list(self.errors),
+        }
+
+
+def _name_reasons(name: str, reasons: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    """Return pairs of a source and a reason as JSON objects. `name`: what the source is called there."""
+    return [{name: source, "reason": reason} for source, reason in reasons]
 
 
 class SyncCounts:
@@ -122,7 +128,7 @@ class SyncPlan:
             "dry_run": True,
             "sources": [{"source": s.source_id, "reason": s.reason, "tokens": s.tokens} for s in self.sources],
             "removed": list(self.removed),
-            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+            "skipped": _name_reasons("path", self.skipped),
             "errors": list(self.errors),
             "model_calls": self.model_calls,
             "tokens": self.tokens,
@@ -143,26 +149,19 @@ class Planner:
 def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
     """Read files that look changed, to tell a change from a touch; fetch and write nothing. Raises E102, E104, E010."""
     with files.storage_errors():
-        state = _read_state(planner.paths)
+        state = read_state(planner.paths.cache)
         discovered = classify_missing(discover(planner.paths), planner.paths, state)
         sources, skipped, dropped = _plan_files(planner, state, discovered.files)
         sources += _plan_urls(planner, state, discovered.urls, choose_urls(discovered, refresh))
         asked = [source for source in sources if source.model_calls]
         return SyncPlan(
             sources=tuple(sources),
-            removed=tuple(sorted(_find_gone(state, discovered) | dropped)),
+            removed=tuple(sorted(dropped | find_gone(discovered, state))),
             skipped=tuple(sorted(skipped.items())),
             errors=discovered.faults,
             model_calls=sum(source.model_calls for source in asked),
             tokens=sum(source.tokens for source in asked),
         )
-
-
-def _read_state(paths: SyncPaths) -> SyncState:
-    try:
-        return store.read(paths.cache).state
-    except ValueError as fault:
-        raise errors.sync_state_unreadable(str(paths.cache), str(fault), str(paths.cache)) from fault
 
 
 def _plan_files(
@@ -180,21 +179,20 @@ def _plan_files(
             planned.append(PlannedSource(path, "unchanged"))
         else:
             try:
-                planned.append(_plan_file(planner, path, seen, state))
+                text = planner.reader.text_of(path, seen)
             except UnreadableDocument as fault:
                 skipped[path] = str(fault)
                 dropped |= {path} & state.sources.keys()
             except OSError as fault:
                 skipped[path] = f"cannot be read: {files.describe_os_error(fault)}"
+            else:
+                record = state.file(path)
+                if rules.file_needs_summary(record, content_hash(text)):
+                    reason, calls = rules.file_reason(record, seen), planner.calls_for(text)
+                    planned.append(PlannedSource(path, reason, estimate_tokens(text), calls))
+                else:
+                    planned.append(PlannedSource(path, "unchanged"))
     return planned, skipped, dropped
-
-
-def _plan_file(planner: Planner, path: str, seen: FileSeen, state: SyncState) -> PlannedSource:
-    record = state.file(path)
-    text = planner.reader.text_of(path, seen)
-    if record is not None and not rules.file_needs_summary(record, content_hash(text)):
-        return PlannedSource(path, "unchanged")
-    return PlannedSource(path, rules.file_reason(record, seen), estimate_tokens(text), planner.calls_for(text))
 
 
 def _plan_urls(
@@ -214,15 +212,6 @@ def _plan_urls(
     return planned
 
 
-def _find_gone(state: SyncState, found: Discovered) -> set[str]:
-    gone: set[str] = set()
-    if found.files is not None:
-        gone |= {path for path in state.ids("file") if not found.files.may_hold(path)}
-    if found.urls is not None:
-        gone |= state.ids("url").difference(found.urls)
-    return gone
-
-
 @dataclass(frozen=True)
 class SyncStatus:
     """How the sources stand, as last saved."""
@@ -239,14 +228,10 @@ class SyncStatus:
     """When the first URL is due."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "files": self.files,
-            "urls": self.urls,
-            "pending": [{"source": source, "reason": reason} for source, reason in self.pending],
-            "failing": [{"source": source, "reason": reason} for source, reason in self.failing],
-            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
-            "fetch_statuses": self.fetch_statuses,
-            "next_check_at": self.next_check_at,
+        return asdict(self) | {
+            "pending": _name_reasons("source", self.pending),
+            "failing": _name_reasons("source", self.failing),
+            "skipped": _name_reasons("path", self.skipped),
         }
 
 
@@ -275,7 +260,7 @@ class SourceStatus:
 def list_source_statuses(paths: SyncPaths) -> list[SourceStatus]:
     """Return the status of every known source, by id. Raises E102, E010."""
     with files.storage_errors():
-        state = _read_state(paths)
+        state = read_state(paths.cache)
     statuses = [_read_source_status(state, source_id) for source_id in state.sources]
     failing = {source_id: reason for source_id, reason in state.problems.items() if source_id not in state.sources}
     for source_id, reason in failing.items():
@@ -309,7 +294,7 @@ def _read_source_status(state: SyncState, source_id: str) -> SourceStatus:
 def read_status(paths: SyncPaths) -> SyncStatus:
     """Raises E102, E010."""
     with files.storage_errors():
-        state = _read_state(paths)
+        state = read_state(paths.cache)
     urls = [record for url in sorted(state.ids("url")) if (record := state.url(url)) is not None]
     pending = sorted(source_id for source_id, value in state.sources.items() if value.get("summary_pending"))
     failing = {source_id: reason for source_id, reason in state.problems.items() if source_id not in pending}

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
 
+from pair.network import PageFault
 from pair.sync.state import FileRecord, UrlRecord
 from pair.values import LONGEST_WAIT_SECONDS
 
@@ -216,17 +217,10 @@ def url_not_modified(record: UrlRecord, now: datetime.datetime, settings: SyncSe
     )
 
 
-@dataclass(frozen=True)
-class FetchFailure:
-    status: Literal["timeout", "error"]
-    reason: str
-    retry_after_seconds: float | None = None
-
-
-def url_failed(record: UrlRecord, failure: FetchFailure, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
+def url_failed(record: UrlRecord, fault: PageFault, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """Content and summary stay; tried again after a tick."""  # sync-32
     next_check_at = _after_tick(now, settings)
-    return dataclasses.replace(record, fetch_status=failure.status, next_check_at=next_check_at, problem=failure.reason)
+    return dataclasses.replace(record, fetch_status=fault.kind, next_check_at=next_check_at, problem=fault.reason)
 
 
 def url_summarised(record: UrlRecord, summary: str, now: datetime.datetime) -> UrlRecord:

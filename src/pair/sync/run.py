@@ -1,7 +1,7 @@
 """One sync run: discover, delete, read files, fetch URLs, summarise; saved as it goes.
 
 Invariants
-    One run at a time, across processes; the rules are the same whoever starts it.
+    One run at a time, across processes; the rules are the same for every caller.
     A source that needs nothing costs a `stat`, or a look at the clock.
 Not here
     What there is: discover.py. What is decided: rules.py. How it is saved: store.py. When it runs again: scheduling.py.
@@ -12,22 +12,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pair import errors, files
 from pair.ai.contract import Summariser
 from pair.clock import Clock
+from pair.network import PageFault, read_host
 from pair.sync import rules
-from pair.sync.contract import (
-    Documents,
-    FetchedPage,
-    NotModified,
-    Pages,
-    PageUnavailable,
-    SyncObserver,
-    UnreadableDocument,
-)
-from pair.sync.discover import Discovered, SyncPaths, choose_urls, classify_missing, discover
+from pair.sync.contract import Documents, FetchedPage, NotModified, Pages, SyncObserver, UnreadableDocument
+from pair.sync.discover import Discovered, SyncPaths, choose_urls, classify_missing, discover, find_gone
 from pair.sync.report import SyncCounts, SyncReport
 from pair.sync.rules import FileSeen, PageSeen, Reason, SyncSettings
 from pair.sync.scheduling import Interrupts, ModelGate, WorkerPools
@@ -103,7 +95,10 @@ class SyncRun:
                 self._prepare(sources)
                 self._process(sources)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
-                store.note_problems(self._list_problems())
+                # What was not tried again still has the problem that it had.
+                known = store.state.problems
+                untried = known.keys() & store.state.sources.keys() - self._tried
+                store.note_problems({source_id: known[source_id] for source_id in untried} | self._counts.problems)
                 # A URL that failed and has a record is due at its time; whatever else failed is tried by every run.
                 if not pending and not sources.faults and self._counts.problems.keys() <= store.state.ids("url"):
                     store.settle(fingerprint)
@@ -126,12 +121,6 @@ class SyncRun:
         links = sources.files.skipped if sources.files is not None else {}
         return self._counts.report(pending, self._clock.monotonic() - began, skipped | links, sources.faults)
 
-    def _list_problems(self) -> dict[str, str]:
-        """Return the problems of this run, and those of sources that were not tried again."""
-        state = self._store.state
-        untried = state.problems.keys() & state.sources.keys() - self._tried
-        return {source_id: state.problems[source_id] for source_id in untried} | self._counts.problems
-
     def _prepare(self, sources: Discovered) -> None:
         """Bring the state in line with what is there and with the settings, before anything is read or fetched."""
         for path, reason in sources.files.unreadable.items() if sources.files is not None else ():
@@ -142,28 +131,8 @@ class SyncRun:
         for path, value in list(self._store.state.skipped.items()):
             if self._reader.may_read_now(path, value["reason"], value["size_bytes"]):
                 self._store.unskip(path)
-        self._apply_interval()
-
-    def _delete_gone(self, sources: Discovered) -> None:
-        """Delete records whose source is no longer there."""  # sync-12
         state = self._store.state
-        if sources.files is not None:
-            for source_id in state.ids("file") - sources.files.files.keys():
-                if not sources.files.may_hold(source_id):
-                    self._store.remove(source_id)
-                    self._counts.add("removed")
-            for path in state.skipped.keys() - sources.files.files.keys():
-                if not sources.files.may_hold(path):
-                    self._store.unskip(path)
-        if sources.urls is not None:
-            for source_id in state.ids("url").difference(sources.urls):
-                self._store.remove(source_id)
-                self._copies.remove(source_id)
-                self._counts.add("removed")
-
-    def _apply_interval(self) -> None:
-        """Let a lowered interval take effect at once."""
-        state = self._store.state
+        # A lowered interval takes effect at once.
         for url in sorted(state.ids("url")):
             record = state.url(url)
             if record is not None:
@@ -171,6 +140,19 @@ class SyncRun:
                 if after != record:
                     self._store.put(after)
         self._store.note_interval(self._settings.url_refresh_min_interval_seconds)
+
+    def _delete_gone(self, sources: Discovered) -> None:
+        """Delete records whose source is no longer there."""  # sync-12
+        state = self._store.state
+        for source_id in find_gone(sources, state):
+            is_url = state.url(source_id) is not None
+            self._store.remove(source_id)
+            if is_url:
+                self._copies.remove(source_id)
+            self._counts.add("removed")
+        if sources.files is not None:
+            for path in [path for path in state.skipped if not sources.files.may_hold(path)]:
+                self._store.unskip(path)
 
     def _process(self, sources: Discovered) -> None:
         state, now = self._store.state, self._clock.now()
@@ -210,10 +192,13 @@ class SyncRun:
         except UnreadableDocument as fault:
             if fault.is_passing:
                 self._fail(path, str(fault))
-            else:
-                self._skip(path, seen, str(fault))
-            return
-        self._apply_file(path, seen, text)
+                return
+            if self._store.state.file(path) is not None:  # it was a source, and is none any more
+                self._store.remove(path)
+                self._counts.add("removed")
+            self._store.skip(path, seen, str(fault))
+        else:
+            self._apply_file(path, seen, text)
         self._observer.finished(path)
 
     def _apply_file(self, path: str, seen: FileSeen, text: str) -> None:
@@ -236,14 +221,6 @@ class SyncRun:
         elif record.content_hash != text_hash or summary is not None:
             self._counts.add("changed")
 
-    def _skip(self, path: str, seen: FileSeen, reason: str) -> None:
-        """Note that a file is no text. One that was a source is none any more."""
-        if self._store.state.file(path) is not None:
-            self._store.remove(path)
-            self._counts.add("removed")
-        self._store.skip(path, seen, reason)
-        self._observer.finished(path)
-
     def _fail(self, source_id: str, reason: str) -> None:
         logger.info("source failed", extra={"source": source_id, "reason": reason})
         self._counts.add("failed")
@@ -262,10 +239,10 @@ class SyncRun:
             # Without the copy, "not modified" would leave a page without text for ever.
             known = record if record is not None and self._copies.exists(url) else None
             answer = self._fetch(url, known)  # sync-25
-        except PageUnavailable as fault:
+        except PageFault as fault:
             if record is not None:  # without a record, it is tried again by the next run
-                self._store.put(rules.url_failed(record, fault.failure, self._clock.now(), self._settings))
-            self._fail(url, fault.failure.reason)
+                self._store.put(rules.url_failed(record, fault, self._clock.now(), self._settings))
+            self._fail(url, fault.reason)
             return
         if isinstance(answer, FetchedPage):
             self._apply_page(url, record, answer, pools)
@@ -275,8 +252,8 @@ class SyncRun:
             self._fail(url, "its server says that nothing changed since a request that was never made")
 
     def _fetch(self, url: str, known: UrlRecord | None) -> FetchedPage | NotModified | None:
-        """Fetch a page on the conditions that are known. None while the host pauses; raises PageUnavailable."""
-        host = _read_host(url)
+        """Fetch a page on the conditions that are known. None while the host pauses; raises PageFault."""
+        host = read_host(url, url)
         until = self._store.state.pauses.get(host)
         if until is not None and rules.is_paused(parse_time(until), self._clock.now()):
             self._fail(url, f"its server asked for a pause until {until}")
@@ -287,10 +264,10 @@ class SyncRun:
             return self._pages.fetch(
                 url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at
             )
-        except PageUnavailable as fault:
-            if fault.failure.retry_after_seconds:
+        except PageFault as fault:
+            if fault.retry_after_seconds:
                 now = self._clock.now()
-                self._store.note_pause(host, rules.pause_until(now, fault.failure.retry_after_seconds))
+                self._store.note_pause(host, rules.pause_until(now, fault.retry_after_seconds))
             raise
 
     def _apply_not_modified(self, record: UrlRecord, pools: WorkerPools) -> None:
@@ -365,10 +342,3 @@ class SyncRun:
         if not summary:
             self._counts.note_problem(source_id, "pending: the summary was empty")
         return summary or None
-
-
-def _read_host(url: str) -> str:
-    try:
-        return urlsplit(url).netloc.rpartition("@")[2]
-    except ValueError:
-        return url

@@ -68,21 +68,18 @@ class Interrupts:
             is_holding = False
             for number in held:
                 signal.signal(number, handlers[number])
-            self._deliver()
-
-    def _deliver(self) -> None:
-        for number in self._received[:2]:
-            # The handler of a command leaves the process with the second one: threads may still be at work.
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.raise_signal(number)
-        if self._received:
-            raise KeyboardInterrupt
+            for received in self._received[:2]:
+                # The handler of a command leaves the process with the second one: threads may still be at work.
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.raise_signal(received)
+            if self._received:
+                raise KeyboardInterrupt
 
 
 class WorkerPools:
     """Threads that fetch and threads that summarise; leaving the block waits for all of them.
 
-    Once interrupted, they begin nothing new, and the observer is told. A second interrupt ends the waiting.
+    Once interrupted, they begin nothing new, and say so to the observer. A second interrupt ends the waiting.
     """
 
     def __init__(self, settings: SyncSettings, interrupts: Interrupts, observer: SyncObserver) -> None:
@@ -180,24 +177,21 @@ class Ticker:
     def loop(self) -> None:
         while True:
             began = self._clock.monotonic()
-            self._tick()
+            try:
+                self._run()
+                self.runs += 1
+            except errors.ConflictError as busy:
+                self.skipped += 1
+                logger.info("tick skipped", extra={"reason": busy.message})
+            except Exception as fault:  # noqa: BLE001 - a long-running process outlives a failed run
+                self._on_error(fault)
             elapsed = self._clock.monotonic() - began
             if self._wait(max(0.0, self._tick_seconds - elapsed)):
                 return
 
-    def _tick(self) -> None:
-        try:
-            self._run()
-            self.runs += 1
-        except errors.ConflictError as busy:
-            self.skipped += 1
-            logger.info("tick skipped", extra={"reason": busy.message})
-        except Exception as fault:  # noqa: BLE001 - a long-running process outlives a failed run
-            self._on_error(fault)
-
 
 class Watcher:
-    """Notices changes in the sources folder and of the links file, also while nobody waits.
+    """Notices changes in the sources folder and of the links file, also between two calls of `wait`.
 
     The folder itself may be replaced as a whole (`pair install` does that) and the links file by an editor: both are
     noticed by what `stat` says of them.

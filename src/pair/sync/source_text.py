@@ -3,16 +3,15 @@
 import hashlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pair import files
-from pair.sync import store
 from pair.sync.contract import Documents, UnreadableDocument
 from pair.sync.discover import SyncPaths
 from pair.sync.rules import FileSeen
-from pair.sync.state import SyncState
+from pair.sync.store import read_state
 from pair.values import Document
 
 DOCUMENT_SUFFIXES = frozenset({".pdf", ".docx", ".html", ".htm"})
@@ -143,22 +142,13 @@ class PageCache:
         return self._folder / hashlib.sha256(url.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedSource:
-    source_id: str
-    description: str
-    url: str
-    """"" for a file."""
-    last_fetched_at: str
-
-
 class SyncedDocuments:
-    """The synced sources as documents, as last saved. Raises ValueError for a state that cannot be read."""
+    """The synced sources as documents, as last saved. Raises E102 for a state that cannot be read."""
 
     def __init__(self, paths: SyncPaths, reader: FileTextReader) -> None:
         self._reader = reader
         self._copies = PageCache(paths.page_copies)
-        self._state: SyncState = store.read(paths.cache).state
+        self._state = read_state(paths.cache)
 
     def revisions(self) -> dict[str, str]:
         """Return the content hash of each source, by its id."""
@@ -169,17 +159,11 @@ class SyncedDocuments:
         value = self._state.sources.get(source_id, {})
         return str(value.get("url", {}).get("last_fetched_at") or value.get("last_indexed_at") or "")
 
-    def describe_sources(self) -> list[DescribedSource]:
-        """Return what the index says of each source."""
-        return [
-            DescribedSource(
-                source_id,
-                str(value["summary_text"]),
-                source_id if self._state.url(source_id) is not None else "",
-                self.seen_at(source_id),
-            )
-            for source_id, value in sorted(self._state.sources.items())
-        ]
+    def describe_sources(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield what the index says of each source: id, description, URL ("" for a file), and when it was last seen."""
+        for source_id, value in sorted(self._state.sources.items()):
+            url = source_id if self._state.url(source_id) is not None else ""
+            yield source_id, str(value["summary_text"]), url, self.seen_at(source_id)
 
     def revision_of(self, content: str) -> str:
         """Return what `revisions` says of a source with this text."""

@@ -25,15 +25,16 @@ import msgspec
 
 from pair import errors, files
 from pair.clock import Clock
-from pair.sync.index_file import LlmsFile, format_index
 from pair.sync.rules import FileSeen
 from pair.sync.state import (
     SCHEMA_VERSION,
+    LlmsFile,
     Record,
     SkipChange,
     SourceChange,
     StoredSkip,
     SyncState,
+    format_index,
     format_time,
     parse_time,
     state_from_json,
@@ -228,21 +229,16 @@ class StateStore:
                 # A save may close the journal meanwhile: it syncs what it closes.
                 journal = os.dup(self._journal) if self._journal >= 0 else -1
                 is_new, self._is_journal_new = self._is_journal_new, False
+            if journal < 0:
+                continue
             try:
-                self._sync_journal(journal, is_new=is_new)
+                with files.closing(journal):
+                    os.fsync(journal)
+                    if is_new:
+                        files.sync_folder(self._cache_path.parent)
             except OSError as fault:
                 self._fail(fault)
                 return
-
-    def _sync_journal(self, journal: int, *, is_new: bool) -> None:
-        if journal < 0:
-            return
-        try:
-            os.fsync(journal)
-            if is_new:
-                files.sync_folder(self._cache_path.parent)
-        finally:
-            os.close(journal)
 
     # Saving
 
@@ -357,6 +353,14 @@ def load(cache_path: Path, clock: Clock) -> Loaded:
         for generation, path in _journals(cache_path):
             files.rename(path, path.with_name(f"{kept_at.name}.{generation}"))
         raise errors.sync_state_unreadable(str(cache_path), str(fault), str(kept_at)) from fault
+
+
+def read_state(cache_path: Path) -> SyncState:
+    """Return the saved state and what journals add to it. Raises E102, and leaves a damaged file where it is."""
+    try:
+        return read(cache_path).state
+    except ValueError as fault:
+        raise errors.sync_state_unreadable(str(cache_path), str(fault), str(cache_path)) from fault
 
 
 def read_signature(cache_path: Path) -> str:

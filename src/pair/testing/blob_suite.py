@@ -11,8 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pair.blobs.cas_check import refuse_without_compare_and_swap
-from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
+from pair.blobs.contract import (
+    Blob,
+    BlobStore,
+    BlobUnchanged,
+    Version,
+    VersionMismatchError,
+    refuse_without_compare_and_swap,
+)
 
 KEYS = [
     "a",

@@ -6,17 +6,13 @@ from collections.abc import Callable
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 
 
-def _nothing() -> None:
-    """Do nothing, as a callback."""
-
-
 class ManualClock:
     """A clock that stands still until a test moves it. `on_look` is called whenever the time is read."""
 
     def __init__(self, now: datetime.datetime = NOON) -> None:
         self.instant = now
         self._monotonic = 1000.0
-        self.on_look: Callable[[], None] = _nothing
+        self.on_look: Callable[[], None] = lambda: None
 
     def now(self) -> datetime.datetime:
         self.on_look()

@@ -57,14 +57,6 @@ def drawn(dice: Dice, *, share: float, kinds: Sequence[Fault] = ("before", "afte
     return plan
 
 
-def _go_on() -> None:
-    """Delay nothing."""
-
-
-def _lose(_arrival: Arrival) -> None:
-    """Drop a write."""
-
-
 class FaultyStore:
     """`on_late` is given each write that arrives later than its answer."""
 
@@ -73,8 +65,8 @@ class FaultyStore:
         store: BlobStore,
         plan: Plan,
         *,
-        on_delay: Callable[[], None] = _go_on,
-        on_late: Callable[[Arrival], None] = _lose,
+        on_delay: Callable[[], None] = lambda: None,
+        on_late: Callable[[Arrival], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._plan = plan

@@ -12,16 +12,15 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 from playwright.sync_api import Browser, Error, Page, Playwright, Route, sync_playwright
 from playwright.sync_api import TimeoutError as BrowserTimeout
 
-from pair.clock import Clock, SystemClock
-from pair.network import describe_fault
-from pair.web.pages import PageFault, check_url
+from pair.clock import Clock, SystemClock, call_when_late
+from pair.network import PageFault, describe_fault
+from pair.web.pages import check_url
 from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
 
 _EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
@@ -75,15 +74,13 @@ class BrowserRenderer:
         self._browser: Browser | None = None
         self._proxy: SocksProxy | None = None
         self._process_id = 0
-        self._is_used = False
 
     def render(self, url: str) -> bytes:
         """Return HTML in UTF-8. The time counts from when the pages before it are done. Raises PageFault."""
-        self._is_used = True
         return self._thread.submit(self._render, url).result()
 
     def close(self) -> None:
-        if self._is_used:
+        if self._playwright is not None:
             self._thread.submit(self._stop).result()
         self._thread.shutdown()
 
@@ -99,7 +96,7 @@ class BrowserRenderer:
 
     def _load_in_time(self, url: str) -> bytes:
         browser = self._start_browser()
-        with self._kill_when_late() as is_killed:
+        with call_when_late(self._timeout_seconds + _GRACE_SECONDS, self._kill) as is_killed:
             try:
                 return self._load(browser, url)
             except Error as fault:
@@ -117,7 +114,7 @@ class BrowserRenderer:
         try:
             self._connector.find_addresses(target.host, target.port or 443, deadline)
         except RefusedAddress as fault:
-            raise PageFault(fault.reason) from fault
+            raise PageFault(str(fault)) from fault
         except TimeoutError as fault:
             raise PageFault(f"{target.host} was not found in time", kind="timeout") from fault
         except OSError as fault:
@@ -160,23 +157,10 @@ class BrowserRenderer:
             "--webrtc-ip-handling-policy=disable_non_proxied_udp",
         )
 
-    @contextlib.contextmanager
-    def _kill_when_late(self) -> Iterator[threading.Event]:
-        """Kill the browser, which ends every call to it, when the block takes too long; then set the event."""
-        is_killed = threading.Event()
-
-        def kill(process_id: int) -> None:
-            is_killed.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process_id, signal.SIGKILL)
-
-        timer = threading.Timer(self._timeout_seconds + _GRACE_SECONDS, kill, args=(self._process_id,))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield is_killed
-        finally:
-            timer.cancel()
+    def _kill(self) -> None:
+        """Kill the browser, which ends every call to it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process_id, signal.SIGKILL)
 
     def _load(self, browser: Browser, url: str) -> bytes:
         if self._proxy is not None:
@@ -285,21 +269,17 @@ class SocksProxy:
             if target is None:
                 _reply(client, _NOT_SUPPORTED)
                 return
-            server = self._connect(client, *target)
-            if server is not None:
+            try:
+                server = self._connector.connect(*target, self._clock.monotonic() + self._connect_seconds)
+            except RefusedAddress:
+                _reply(client, _NOT_ALLOWED)
+            except OSError:
+                _reply(client, _UNREACHABLE)
+            else:
                 with server:
                     server.settimeout(_IDLE_SECONDS)
                     _reply(client, _DONE)
                     self._relay(client, server)
-
-    def _connect(self, client: socket.socket, host: str, port: int) -> socket.socket | None:
-        try:
-            return self._connector.connect(host, port, self._clock.monotonic() + self._connect_seconds)
-        except RefusedAddress:
-            _reply(client, _NOT_ALLOWED)
-        except OSError:
-            _reply(client, _UNREACHABLE)
-        return None
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:
         with selectors.DefaultSelector() as selector:

@@ -6,7 +6,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpcore2
@@ -21,6 +20,7 @@ from pair.network import (
     describe_fault,
     describe_request_fault,
     parse_retry_after,
+    read_host,
 )
 
 _MAX_REDIRECTS = 10
@@ -74,7 +74,7 @@ class HttpClient:
         if self._token and _origin(url) == self._token_origin:
             # httpx drops this header when a redirect leads to another origin.
             sent["Authorization"] = f"Bearer {self._token}"
-        host = _show_host(url)
+        host = read_host(url, "the host")
         waiting = threading.Timer(_SILENT_SECONDS, self.say, [f"waiting for {host}"])
         waiting.daemon = True
         waiting.start()
@@ -143,14 +143,6 @@ class HttpClient:
         return RequestFault(reason, retryable=True, retry_after_seconds=pause)
 
 
-def _show_host(url: str) -> str:
-    """Return the host without credentials."""
-    try:
-        return urlsplit(url).netloc.rpartition("@")[2]
-    except ValueError:
-        return "the host"
-
-
 def _origin(url: str) -> tuple[str, str, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port
@@ -192,24 +184,12 @@ def unpack_body(chunks: Iterable[bytes], content_encoding: str, limit_bytes: int
         raise BodyError("the packed answer ends too early")
 
 
-class Decompressor(Protocol):
-    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
-        """Return what the chunk adds, cut off one byte beyond the limit. Raises zlib.error."""
-        ...
-
-    def is_complete(self) -> bool: ...
-
-
-def unpacker_for(content_encoding: str) -> Decompressor | None:
+def unpacker_for(content_encoding: str) -> "_Plain | _Inflater | None":
     """Return the decompressor for an encoding; None for an unknown one."""
     encoding = content_encoding.strip().lower()
     if encoding in {"", "identity"}:
         return _Plain()
-    if encoding in {"gzip", "x-gzip"}:
-        return _Gzip()
-    if encoding == "deflate":
-        return _Deflate()
-    return None
+    return _Inflater(encoding) if encoding in {"gzip", "x-gzip", "deflate"} else None
 
 
 class _Plain:
@@ -220,36 +200,16 @@ class _Plain:
         return True
 
 
-class _Gzip:
-    """One member after the other, as gzip files may have several."""
+class _Inflater:
+    """Unpacks gzip, one member after the other, and deflate: a zlib stream, or the bare one that some servers send."""
 
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(_GZIP)
-        self._is_untouched = True
-
-    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
-        unpacked = bytearray()
-        while chunk and len(unpacked) <= limit_bytes:
-            self._is_untouched = False
-            unpacked += self._member.decompress(chunk, limit_bytes + 1 - len(unpacked))
-            chunk = self._member.unconsumed_tail
-            if self._member.unused_data.startswith(_GZIP_MAGIC):  # else it is padding, as gzip itself takes it
-                chunk = self._member.unused_data
-                self._member = zlib.decompressobj(_GZIP)
-        return bytes(unpacked)
-
-    def is_complete(self) -> bool:
-        return self._member.eof or self._is_untouched
-
-
-class _Deflate:
-    """A zlib stream, or the bare one that some servers send under this name."""
-
-    def __init__(self) -> None:
+    def __init__(self, encoding: str) -> None:
+        self._is_gzip = encoding != "deflate"
         self._head = b""
         self._stream: zlib._Decompress | None = None
 
     def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        """Return what the chunk adds, cut off one byte beyond the limit. Raises zlib.error."""
         if self._stream is None:
             self._head += chunk
             if len(self._head) < 2:
@@ -257,9 +217,17 @@ class _Deflate:
             chunk = self._head
             # RFC 1950: method 8, and a multiple of 31.
             is_zlib = chunk[0] & 0x0F == 8 and int.from_bytes(chunk[:2], "big") % 31 == 0
-            self._stream = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
-        # Less than asked for means that the chunk is used up; more ends at the limit, so nothing is left over.
-        return self._stream.decompress(chunk, limit_bytes + 1)
+            bare_or_zlib = zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
+            self._stream = zlib.decompressobj(_GZIP if self._is_gzip else bare_or_zlib)
+        unpacked = bytearray()
+        while chunk and len(unpacked) <= limit_bytes:
+            unpacked += self._stream.decompress(chunk, limit_bytes + 1 - len(unpacked))
+            chunk = self._stream.unconsumed_tail
+            # What follows a member is another one, or padding, as gzip itself takes it.
+            if self._is_gzip and self._stream.unused_data.startswith(_GZIP_MAGIC):
+                chunk = self._stream.unused_data
+                self._stream = zlib.decompressobj(_GZIP)
+        return bytes(unpacked)
 
     def is_complete(self) -> bool:
         return not self._head if self._stream is None else self._stream.eof

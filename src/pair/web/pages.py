@@ -13,15 +13,15 @@ import ssl
 import urllib.request
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import httpcore2
 import httpx2
 
 from pair.clock import Clock
-from pair.network import describe_fault, parse_retry_after
+from pair.network import PageFault, describe_fault, parse_retry_after
 from pair.web.http_client import BodyError, unpack_body
-from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, allow_any, find_refusal, resolve_host
+from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -46,24 +46,6 @@ class PageAnswer:
     body: bytes
 
 
-class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
-    """A page that could not be had. `reason` is fit for people; `status` is set when the server gave one."""
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        kind: Literal["timeout", "error"] = "error",
-        retry_after_seconds: float | None = None,
-        status: int | None = None,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.kind: Literal["timeout", "error"] = kind
-        self.retry_after_seconds = retry_after_seconds
-        self.status = status
-
-
 class PageClient:
     """Gets pages, for several threads. `refuse` checks the addresses, unless private ones are allowed."""
 
@@ -80,10 +62,11 @@ class PageClient:
         self._timeout_seconds = timeout_seconds
         self._max_bytes = max_bytes
         self._clock = clock
-        connector = GuardedConnector(
-            resolve=resolve, refuse=allow_any if allow_private_addresses else refuse, clock=clock
+        self._backend = _GuardedBackend(
+            GuardedConnector(
+                resolve=resolve, refuse=(lambda _: None) if allow_private_addresses else refuse, clock=clock
+            )
         )
-        self._backend = _GuardedBackend(connector)
         self._trust = httpx2.create_ssl_context()
         self._direct = self._pool(None)
         # A proxy resolves names itself, so behind one no address can be judged: only where every address is allowed
@@ -108,7 +91,7 @@ class PageClient:
         target = check_url(url)
         home = _origin(check_url(validated_at) if validated_at else target)
         for _ in range(_MAX_REDIRECTS + 1):
-            # A validator says what one origin served: to another it would mean something else, or tell tales.
+            # A validator says what one origin served: to another it would mean something else, or disclose the visit.
             is_home = _origin(target) == home
             answer = self._ask(target, conditions if is_home else [], deadline)
             if isinstance(answer, PageAnswer):
@@ -121,7 +104,7 @@ class PageClient:
         try:
             return self._answer_twice(url, conditions, deadline)
         except RefusedAddress as fault:
-            raise PageFault(fault.reason) from fault
+            raise PageFault(str(fault)) from fault
         except TimeoutError as fault:
             raise PageFault(f"no complete answer after {self._timeout_seconds:g}s", kind="timeout") from fault
         except (
@@ -160,19 +143,31 @@ class PageClient:
         # httpcore hands these on to the streams of our own backend, which read them as the moment when time is up.
         extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), deadline), "trace": progress}
         with self._pool_for(url).stream("GET", target, headers=headers, extensions=extensions) as response:
+            answered = httpx2.Headers(response.headers, encoding="latin-1")
             if response.status in _REDIRECTS:
-                return check_url(_location(response), base=url)
+                if "location" not in answered:
+                    raise PageFault(f"HTTP {response.status} without a Location", status=response.status)
+                # Many servers write UTF-8 here, against the standard.
+                location = answered.get_list("location")[0].encode("latin-1").decode("utf-8", "replace")
+                return check_url(location, base=url)
             if response.status == 304 and not conditions:
                 raise PageFault("HTTP 304 to a request that had no condition", status=304)
             if response.status not in {200, 304}:
                 phrase = response.extensions.get("reason_phrase", b"").decode("ascii", "replace")
-                pause = parse_retry_after(
-                    _header(response, b"retry-after"), _header(response, b"date"), self._clock.now()
-                )
+                pause = parse_retry_after(answered.get("retry-after"), answered.get("date"), self._clock.now())
                 reason = f"HTTP {response.status} {phrase}".strip()
                 raise PageFault(reason, retry_after_seconds=pause, status=response.status)
-            body = b"" if response.status == 304 else _read_body(response, self._max_bytes)
-            return _page(response, str(url), body)
+            content_type = answered.get("content-type", "")
+            charset = _CHARSET.search(content_type)
+            return PageAnswer(
+                status=response.status,
+                url=str(url),
+                etag=answered.get("etag"),
+                last_modified=answered.get("last-modified"),
+                content_type=content_type.partition(";")[0].strip().lower(),
+                charset=charset[1].lower() if charset else None,
+                body=b"" if response.status == 304 else _read_body(response, answered, self._max_bytes),
+            )
 
     def _pool_for(self, url: httpx2.URL) -> httpcore2.ConnectionPool:
         address = self._proxies.get(url.scheme) or self._proxies.get("all")
@@ -297,40 +292,11 @@ def _proxy_at(address: str) -> httpcore2.Proxy:
     return httpcore2.Proxy(plain, auth=(url.username, url.password) if url.username else None)
 
 
-def _header(response: httpcore2.Response, name: bytes) -> str | None:
-    """Return all values of this header, joined; None without it."""
-    values = [value.decode("latin-1") for key, value in response.headers if key.lower() == name]
-    return ", ".join(values) if values else None
-
-
-def _location(response: httpcore2.Response) -> str:
-    for key, value in response.headers:
-        if key.lower() == b"location":
-            # Many servers write UTF-8 here, against the standard.
-            return value.decode("utf-8", "replace")
-    raise PageFault(f"HTTP {response.status} without a Location", status=response.status)
-
-
-def _page(response: httpcore2.Response, url: str, body: bytes) -> PageAnswer:
-    content_type = _header(response, b"content-type") or ""
-    charset = _CHARSET.search(content_type)
-    return PageAnswer(
-        status=response.status,
-        url=url,
-        etag=_header(response, b"etag"),
-        last_modified=_header(response, b"last-modified"),
-        content_type=content_type.partition(";")[0].strip().lower(),
-        charset=charset[1].lower() if charset else None,
-        body=body,
-    )
-
-
-def _read_body(response: httpcore2.Response, limit_bytes: int) -> bytes:
+def _read_body(response: httpcore2.Response, headers: httpx2.Headers, limit_bytes: int) -> bytes:
     too_long = PageFault(f"the page is longer than {limit_bytes:,} bytes", status=200)
-    announced = _header(response, b"content-length")
-    if announced is not None and int(announced) > limit_bytes:  # httpcore lets only digits pass
+    if int(headers.get("content-length", 0)) > limit_bytes:  # httpcore lets only digits pass
         raise too_long
     try:
-        return b"".join(unpack_body(response.iter_stream(), _header(response, b"content-encoding") or "", limit_bytes))
+        return b"".join(unpack_body(response.iter_stream(), headers.get("content-encoding", ""), limit_bytes))
     except BodyError as fault:
         raise (too_long if fault.is_too_long else PageFault(str(fault), status=200)) from fault

@@ -113,21 +113,13 @@ Refuse = Callable[[str], str | None]
 
 
 class RefusedAddress(Exception):  # noqa: N818 - becomes a fault of the client that asked
-    """A host that must not be contacted. `reason` is fit for people."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """A host that must not be contacted. The message is fit for people."""
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
     """Return the addresses of a host, preferred first; the system also reads spellings such as 0x7f.1."""
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(address[0]) for *_, address in answers))
-
-
-def allow_any(_address: str) -> str | None:
-    return None
 
 
 class GuardedConnector:

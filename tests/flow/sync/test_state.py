@@ -10,8 +10,8 @@ import pytest
 from pair import errors
 from pair.sync import store
 from pair.sync.discover import SyncPaths
-from pair.sync.index_file import format_index
 from pair.sync.rules import SyncSettings
+from pair.sync.state import format_index
 from support.sync_parts import UNUSABLE, Page, Project, copy_as_if_killed, hash_of, places_in
 from support.sync_runs import INTERVAL, URL, did, entry, text_at
 

@@ -15,7 +15,7 @@ import pytest
 from pair import errors
 from pair.blobs.contract import Lease, LeaseLostError, Leases
 from pair.blobs.leases import BlobLeases, FileLeases, HeldLease, MemoryLeases
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.clock import SystemClock
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore, planned

@@ -12,7 +12,7 @@ import pytest
 from pair import errors
 from pair.app.render import format_error
 from pair.blobs.contract import BlobInfo, BlobStore
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.engine.format.manifest import (
     Manifest,
     from_bytes,

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from pair.sync.index_file import LlmsFile, format_index, format_llms, tidy_summary
+from pair.sync.state import LlmsFile, format_index, format_llms, tidy_summary
 
 
 def file(summary: str, **others: Any) -> dict[str, Any]:

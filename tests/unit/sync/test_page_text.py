@@ -5,7 +5,7 @@ import codecs
 import pytest
 
 from pair.sync.contract import UnreadableDocument
-from pair.sync.page_text import extract_text
+from pair.sync.pages import extract_text
 
 PARAGRAPH = "We deploy on Mondays after the review, and never on a Friday, for reasons that everybody knows. " * 4
 ARTICLE = f"""<!doctype html><html><head><title>Guide</title><style>p {{ color: red }}</style></head><body>

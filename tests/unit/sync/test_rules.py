@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from pair.network import PageFault
 from pair.sync import rules
-from pair.sync.rules import FetchFailure, FileSeen, PageSeen, SyncSettings
+from pair.sync.rules import FileSeen, PageSeen, SyncSettings
 from pair.sync.state import FileRecord, UrlRecord
 from pair.testing.clock import NOON
 from support.sync_parts import later
@@ -273,7 +274,7 @@ def test_not_modified_changes_status_times_and_nothing_else(is_pending: bool) ->
 @pytest.mark.parametrize("status", ["timeout", "error"])
 @pytest.mark.rule("sync-32")
 def test_a_failed_fetch_is_tried_again_after_a_tick_and_touches_no_content(status: Any) -> None:
-    after = rules.url_failed(PAGE_RECORD, FetchFailure(status, "HTTP 503"), NOON, POLICY)
+    after = rules.url_failed(PAGE_RECORD, PageFault("HTTP 503", kind=status), NOON, POLICY)
     assert changes(PAGE_RECORD, after) == {
         "fetch_status": status,
         "next_check_at": later(300),
@@ -299,7 +300,7 @@ def test_a_summary_settles_a_url_and_leaves_its_schedule() -> None:
 
 @pytest.mark.rule("sync-32")
 def test_what_the_server_asks_for_is_no_part_of_the_next_check() -> None:
-    failure = FetchFailure("error", "HTTP 429", 7200)
+    failure = PageFault("HTTP 429", retry_after_seconds=7200)
     assert rules.url_failed(PAGE_RECORD, failure, NOON, POLICY).next_check_at == later(300)
 
 

@@ -15,9 +15,8 @@ import pytest
 
 from pair import errors
 from pair.sync import store
-from pair.sync.index_file import format_index
 from pair.sync.rules import FileSeen
-from pair.sync.state import FileRecord, Record, UrlRecord
+from pair.sync.state import FileRecord, Record, UrlRecord, format_index
 from pair.sync.store import StateStore
 from pair.testing.clock import NOON, ManualClock
 from support.sync_parts import Page, Project, copy_as_if_killed, later, places_in

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.key_encoding import KEY, MAX_KEY_BYTES
+from pair.blobs.contract import KEY, MAX_KEY_BYTES
 from pair.engine.format.checks import decode_json
 
 SCHEMA_VERSION = 1
