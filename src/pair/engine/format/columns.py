@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.checks import load_json
+from pair.engine.format.array_file import load_json
 from pair.text import tokenizer
 from pair.values import NO_GRAPH, NO_GRAPH_YET, Chunk, Document, GraphRows
 

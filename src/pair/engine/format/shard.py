@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from pair import clock
 from pair.engine.filters import Filter
-from pair.engine.format.array_file import ArrayFile, RangeFile, Span
-from pair.engine.format.checks import (
+from pair.engine.format.array_file import (
+    ArrayFile,
+    RangeFile,
+    Span,
     check_below,
-    check_length,
     check_utf8,
     damage_errors,
     load_json,
@@ -90,13 +91,12 @@ class SearchFile:
         """The content hash of the shard."""
         if pieces is not None:
             pieces.want(spans_of_places(pack))
-        self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2)
-        """All of them; in a file that is read by ranges, use `row_vectors`."""
         self.chunks = pack.array("chunks", CHUNK_TYPE)
+        self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2, length=len(self.chunks))
+        """All of them; in a file that is read by ranges, use `row_vectors`."""
         self.docs = pack.array("docs", DOC_TYPE)
         self._all_texts = pack.bytes("texts")
         self.doc_of_row: npt.NDArray[np.uint32] = np.ascontiguousarray(self.chunks["doc"])
-        check_length("vectors", self.vectors, len(self.chunks))
         _check_documents(self.docs, self.chunks, len(self._all_texts))
         if pieces is None:
             self._read_codes()
@@ -106,8 +106,7 @@ class SearchFile:
         if self._pieces is not None:
             self._pieces.want([span_of_index(self._pack)])
         with damage_errors(self._key):
-            squares = self._pack.array("squares", "<f4")
-            check_length("squares", squares, len(self.vectors))
+            squares = self._pack.array("squares", "<f4", length=len(self.vectors))
             return VectorIndex(self.vectors, squares, self._read_codes())
 
     def _read_codes(self) -> Codes | None:
@@ -283,7 +282,7 @@ class IdFile:
 
     def __init__(self, pack: ArrayFile) -> None:
         self._lines = pack.array("lines", ID_TYPE)
-        self._order = pack.array("order", "<u4")
+        self._order = pack.array("order", "<u4", length=len(self._lines))
         self._names = pack.bytes("names")
         self._owners = msgspec.convert(load_json(pack.bytes("owners")), list[str])
         self._prefixes = np.ascontiguousarray(self._lines["prefix"])
@@ -293,7 +292,6 @@ class IdFile:
         """Check that each document has one line, and each line one place in the order and its own name."""
         count = len(self._lines)
         for name, numbers in (("lines", self._lines["doc"]), ("order", self._order)):
-            check_length(name, numbers, count)
             check_below(name, numbers, count)
             if count and int(np.bincount(numbers).min()) != 1:
                 raise ValueError(f"the section {name} names something twice")

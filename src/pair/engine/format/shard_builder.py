@@ -13,20 +13,12 @@ import numpy.typing as npt
 
 from pair.engine.filters import flatten_metadata
 from pair.engine.format import vectors as vector_index
-from pair.engine.format.array_file import write_arrays
-from pair.engine.format.columns import (
-    COLUMNS,
-    DOC_TYPE,
-    ID_TYPE,
-    Header,
-    StoredDocuments,
-    StoredGraphs,
-    hash_id,
-)
+from pair.engine.format.array_file import ShardFile, write_arrays
+from pair.engine.format.columns import COLUMNS, DOC_TYPE, ID_TYPE, Header, StoredDocuments, StoredGraphs, hash_id
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
-from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, file_name, hash_files, shards_prefix
+from pair.engine.format.manifest import FileRole, ShardRef, file_name, hash_files, shards_prefix
 from pair.files import hash_file
 
 if TYPE_CHECKING:

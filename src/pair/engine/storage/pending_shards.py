@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from pair.blobs.contract import BlobStore, Version, VersionMismatchError
-from pair.engine.format.checks import decode_json
+from pair.engine.format.array_file import decode_json
 from pair.engine.format.manifest import ShardJson, ShardRef, builds_prefix
 
 _CONDEMNED = b'{"condemned": true}\n'
