@@ -23,7 +23,7 @@ from pair.engine.format.columns import build_columns, concatenate, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard_builder import BuiltShard, build_shard
 from pair.engine.settings import EngineSettings
-from pair.engine.storage.pending_shards import PendingShards
+from pair.engine.storage.manifest_store import PendingShards
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, next_manifest, refuse_rolled_back
 from pair.engine.write.prepare import Batch, Preparation, estimate_bytes
