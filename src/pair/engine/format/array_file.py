@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -41,18 +41,28 @@ class ShardFile(msgspec.Struct, frozen=True):
 
 
 def write_arrays(path: Path, sections: Mapping[str, Section]) -> ShardFile:
+    digest, written = hashlib.sha256(), 0
     with path.open("wb") as stream:
-        sink = _HashingSink(stream)
-        header = _make_header(sections)
-        sink.write(_MAGIC + len(header).to_bytes(8, "little") + header)
-        for content in sections.values():
-            sink.pad()
-            if isinstance(content, np.ndarray):
-                sink.write(np.ascontiguousarray(content).data.cast("B") if content.size else b"")
-            else:
-                for piece in content:
-                    sink.write(piece)
-    return ShardFile(sink.written, sink.digest.hexdigest())
+        for piece in _list_pieces(sections):
+            stream.write(piece)
+            digest.update(piece)
+            written += len(piece)
+    return ShardFile(written, digest.hexdigest())
+
+
+def _list_pieces(sections: Mapping[str, Section]) -> Iterator[bytes | memoryview]:
+    """Yield the content of a file of arrays: the header, and sections that begin at borders."""
+    header = _make_header(sections)
+    yield _MAGIC + len(header).to_bytes(8, "little") + header
+    size = 0
+    for content in sections.values():
+        yield b"\0" * (-size % _BORDER)
+        if isinstance(content, np.ndarray):
+            size = content.nbytes
+            yield np.ascontiguousarray(content).data.cast("B") if size else b""
+        else:
+            size = sum(map(len, content))
+            yield from content
 
 
 def _make_header(sections: Mapping[str, Section]) -> bytes:
@@ -75,21 +85,6 @@ def _make_header(sections: Mapping[str, Section]) -> bytes:
 def sections_begin_at(beginning: bytes) -> int:
     """Return where the sections of a file that begins so begin."""
     return _FIXED_BYTES + int.from_bytes(beginning[len(_MAGIC) : _FIXED_BYTES], "little")
-
-
-class _HashingSink:
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.written = 0
-        self.digest = hashlib.sha256()
-
-    def write(self, piece: bytes | memoryview) -> None:
-        self._stream.write(piece)
-        self.digest.update(piece)
-        self.written += len(piece)
-
-    def pad(self) -> None:
-        self.write(b"\0" * (-self.written % _BORDER))
 
 
 class _SectionJson(msgspec.Struct, frozen=True):

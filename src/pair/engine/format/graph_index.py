@@ -8,7 +8,6 @@ Invariants
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -157,7 +156,8 @@ class GraphIndex:
         for column in ("source", "target", "weight"):
             edges[column] = ordered[column]
         edges["kind"] = ordered["kind"] + len(self.hashes)
-        return StoredGraphs(_EntityNames(self), mentions, edges)
+        names = [*map(self.name, range(len(self.hashes))), *self.kinds]
+        return StoredGraphs(names, mentions, edges)
 
     def read_graph(self, rows: slice) -> GraphRows:
         """Return the graph of the document whose chunks these rows are, without reading others."""
@@ -182,19 +182,3 @@ class GraphIndex:
     def _edge_rows(self) -> npt.NDArray[np.uint32]:
         rows: npt.NDArray[np.uint32] = self.edges["row"][self._edges_by_row]
         return rows
-
-
-class _EntityNames(Sequence[str]):
-    """The names of entities, and behind them the kinds of edges."""
-
-    def __init__(self, file: GraphIndex) -> None:
-        self._file = file
-
-    def __len__(self) -> int:
-        return len(self._file.hashes) + len(self._file.kinds)
-
-    def __getitem__(self, number: Any) -> Any:
-        entities = len(self._file.hashes)
-        if number >= len(self):
-            raise IndexError(number)
-        return self._file.name(number) if number < entities else self._file.kinds[number - entities]

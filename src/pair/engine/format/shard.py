@@ -37,7 +37,6 @@ from pair.engine.format.columns import (
     Header,
     StoredDocuments,
     StoredGraphs,
-    chunk_id,
     empty_rows,
 )
 from pair.engine.format.duckdb_io import open_database, query_errors
@@ -167,7 +166,7 @@ class SearchFile:
         doc, _, _, start, end = self.chunks[row].item()
         return Hit(
             document_id=header.id,
-            chunk_id=chunk_id(header.id, row - self.docs[doc].item()[3]),
+            chunk_id=f"{header.id}#{row - self.docs[doc].item()[3]}",
             title=header.title,
             url=header.url,
             text=self._row_text(row),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pair.engine.filters import flatten_metadata
 from pair.engine.format import vectors as vector_index
 from pair.engine.format.array_file import ShardFile, write_arrays
-from pair.engine.format.columns import COLUMNS, DOC_TYPE, ID_TYPE, Header, StoredDocuments, StoredGraphs, hash_id
+from pair.engine.format.columns import COLUMNS, DOC_TYPE, ID_TYPE, Header, StoredDocuments, StoredGraphs, hash_ids
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
@@ -274,8 +274,7 @@ def _write_ids(path: Path, headers: Sequence[Header]) -> ShardFile:
     owners = sorted({header.owner for header in headers})
     owner_numbers = {owner: number for number, owner in enumerate(owners)}
     lines = np.zeros(len(headers), ID_TYPE)
-    hashes = np.array([np.frombuffer(hash_id(header.id), "<u8") for header in headers], "<u8").reshape(-1, 2)
-    lines["prefix"], lines["rest"] = hashes[:, 0], hashes[:, 1]
+    lines["prefix"], lines["rest"] = hash_ids(header.id for header in headers).T
     lines["doc"] = np.arange(len(headers))
     lines["owner"] = [owner_numbers[header.owner] for header in headers]
     lines["id_size"] = [len(name) for name in names]

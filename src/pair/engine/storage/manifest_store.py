@@ -89,10 +89,6 @@ class ManifestCopies:
     """Keys of copies whose manifests were never published, and no longer can be."""
 
 
-def ignore_step(_name: str) -> None:
-    """Do nothing, for callers that do not watch the steps of a write."""
-
-
 def is_number(wanted: str) -> bool:
     """Tell whether a version may have this number."""
     return wanted.isascii() and wanted.isdigit() and len(wanted) <= _MOST_DIGITS
@@ -107,7 +103,7 @@ class ManifestStore:
         kb_id: str,
         *,
         before_first_write: Callable[[], None],
-        on_step: Callable[[str], None] = ignore_step,
+        on_step: Callable[[str], None] = lambda step: None,
         keeps_versions: bool = False,
         at: str | None = None,
     ) -> None:
@@ -151,7 +147,7 @@ class ManifestStore:
         """Return a version for as long as it is kept; raises E218. The current manifest is never remembered."""
         last = self._last
         if last is None:
-            newest = self._decode(self._store.get(self._key))
+            newest = _decode(self._store.get(self._key), self._key, self._store)
             if newest is None:
                 return None
             manifest = self.history.find(newest.manifest, wanted)
@@ -196,15 +192,8 @@ class ManifestStore:
         raise errors.store_unreachable(self._store.address, "It does not show what was just written")
 
     def _read(self, blob: Blob | None) -> StoredManifest | None:
-        published = self._decode(blob)
+        published = _decode(blob, self._key, self._store)
         return None if published is None else self._remember(published)
-
-    def _decode(self, blob: Blob | None) -> StoredManifest | None:
-        try:
-            return _decode(blob, self._key)
-        except errors.DataError:
-            logger.warning("manifest is read again: it is damaged", extra={"kb": self._kb_id})
-            return _decode(self._store.get(self._key), self._key)
 
     def _remember(self, published: StoredManifest) -> StoredManifest:
         with self._lock:
@@ -307,7 +296,10 @@ class ManifestStore:
                 logger.info("answer to a swap was lost", extra={"kb": self._kb_id, "reason": fault.message})
             else:
                 published = self._remember(StoredManifest(after, version))
-                self._remove_obsolete()
+                # Files of the older layout and the marker of a first write are deleted as far as that succeeds.
+                for key in (*older_keys(self._kb_id), first_write_key(self._kb_id)):  # engine-23
+                    with contextlib.suppress(errors.StorageError):
+                        self._store.delete(key)
                 return published
             if (published_before := self._settle(after, before)) is not None:
                 return published_before
@@ -328,12 +320,6 @@ class ManifestStore:
             return None
         raise errors.manifest_changed(self._kb_id)
 
-    def _remove_obsolete(self) -> None:
-        """Delete files of the older layout and the marker of a first write, as far as that succeeds."""  # engine-23
-        for key in (*older_keys(self._kb_id), first_write_key(self._kb_id)):
-            with contextlib.suppress(errors.StorageError):
-                self._store.delete(key)
-
     # Copies
 
     def keep(self, manifest: Manifest) -> None:
@@ -351,12 +337,19 @@ class ManifestStore:
     def _read_copy(self, manifest: Manifest) -> StoredManifest | None:
         """Raises E207."""
         key = self._copy_key(manifest)
-        return _decode(self._store.get(key), key)
+        return _decode(self._store.get(key), key, self._store)
 
 
-def _decode(blob: Blob | None, key: str) -> StoredManifest | None:
-    """Raises E207."""
-    return None if blob is None else StoredManifest(from_bytes(blob.data, key), blob.version)
+def _decode(blob: Blob | None, key: str, store: BlobStore) -> StoredManifest | None:
+    """Decode a manifest. One that arrives damaged is read once more. Raises E207."""
+    if blob is None:
+        return None
+    try:
+        return StoredManifest(from_bytes(blob.data, key), blob.version)
+    except errors.DataError:
+        logger.warning("manifest is read again: it is damaged", extra={"key": key})
+        blob = store.get(key)
+        return None if blob is None else StoredManifest(from_bytes(blob.data, key), blob.version)
 
 
 class History:
@@ -458,12 +451,7 @@ class History:
             return fault
 
     def _read(self, key: str) -> Manifest | None:
-        with contextlib.suppress(errors.DataError):
-            return self._read_once(key)
-        return self._read_once(key)
-
-    def _read_once(self, key: str) -> Manifest | None:
-        stored = _decode(self._store.get(key), key)
+        stored = _decode(self._store.get(key), key, self._store)
         return None if stored is None else stored.manifest
 
 
