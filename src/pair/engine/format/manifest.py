@@ -352,6 +352,9 @@ class ShardJson(msgspec.Struct, omit_defaults=True):
 
     @staticmethod
     def of(shard: ShardRef) -> "ShardJson":
+        packed = b""
+        if shard.tombstones is not None and shard.gone:
+            packed = zlib.compress(np.packbits(shard.tombstones, bitorder="little").tobytes())
         return ShardJson(
             shard_id=shard.shard_id,
             key=shard.folder,
@@ -363,7 +366,7 @@ class ShardJson(msgspec.Struct, omit_defaults=True):
             radii=shard.radii,
             graph_available=shard.graph_available,
             tombstone_count=shard.gone,
-            tombstones=b"" if shard.tombstones is None or not shard.gone else _pack_bits(shard.tombstones),
+            tombstones=packed,
             created_at=shard.created_at,
             origin=shard.origin,
         )
@@ -398,10 +401,6 @@ class ShardJson(msgspec.Struct, omit_defaults=True):
             raise ValueError("its list of deleted documents is that of another shard")
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.documents, bitorder="little")
         return bits.astype(np.bool_)
-
-
-def _pack_bits(bits: npt.NDArray[np.bool_]) -> bytes:
-    return zlib.compress(np.packbits(bits, bitorder="little").tobytes())
 
 
 class _EmbedderJson(msgspec.Struct, omit_defaults=True):

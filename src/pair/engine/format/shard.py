@@ -157,10 +157,6 @@ class SearchFile:
     def text(self, doc: int) -> str:
         return self._decode(self._text_bytes(doc))
 
-    def slice_text(self, row: int, start: int, end: int) -> str:
-        """Return these characters of the text of the row's document."""
-        return self.text(int(self.doc_of_row[row]))[start:end]
-
     def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
         """`header`: of the row's document."""
         doc, _, _, start, end = self.chunks[row].item()
@@ -226,9 +222,6 @@ class SearchFile:
         end = int(self.docs[doc + 1]["first_chunk"]) if doc + 1 < len(self.docs) else len(self.chunks)
         return slice(first, end)
 
-    def document_vectors(self, doc: int) -> Vectors:
-        return self.vectors[self.rows_of_document(doc)]
-
     def no_rows(self) -> npt.NDArray[np.bool_]:
         return np.zeros(len(self.chunks), np.bool_)
 
@@ -285,10 +278,7 @@ class IdFile:
         self._names = pack.bytes("names")
         self._owners = msgspec.convert(load_json(pack.bytes("owners")), list[str])
         self._prefixes = np.ascontiguousarray(self._lines["prefix"])
-        self._check()
-
-    def _check(self) -> None:
-        """Check that each document has one line, and each line one place in the order and its own name."""
+        # Each document must have one line, and each line one place in the order and its own name.
         count = len(self._lines)
         for name, numbers in (("lines", self._lines["doc"]), ("order", self._order)):
             check_below(name, numbers, count)

@@ -136,7 +136,10 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
         _insert(connection, scratch, "docs", _docs_rows(documents, headers))
         metadata = ((doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata))
         _insert(connection, scratch, "doc_metadata", metadata)
-        _insert_columns(connection, {"chunk_places": _chunk_places(documents)}, _CHUNK_ROWS)
+        owners = documents.chunks["doc"].astype(np.int64)
+        numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
+        places = {**_split_columns(documents.chunks), "number": numbers}
+        _insert_columns(connection, {"chunk_places": places}, _CHUNK_ROWS)
         if documents.graphs:
             _insert_graphs(connection, documents.graphs)
         connection.execute("COMMIT")
@@ -177,12 +180,6 @@ def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterato
     for doc, (header, content) in enumerate(zip(headers, documents.texts, strict=True)):
         text, metadata = content.decode(errors="replace"), json.dumps(header.metadata, ensure_ascii=False)
         yield doc, header.id, header.owner, header.title, header.url, text, metadata, header.content_hash
-
-
-def _chunk_places(documents: StoredDocuments) -> dict[str, npt.NDArray[Any]]:
-    owners = documents.chunks["doc"].astype(np.int64)
-    numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
-    return {**_split_columns(documents.chunks), "number": numbers}
 
 
 def _insert_columns(
