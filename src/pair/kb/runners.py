@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pair import errors, files
+from pair.clock import SystemClock
 
 if TYPE_CHECKING:
     from pair.engine.write.bulk_load import Built, PartBuilder, Task
@@ -54,13 +55,13 @@ class Setup:
     """Folder for shards. Empty for a temporary one on the machine of the worker."""
 
 
-# ── processes ────────────────────────────────────────────────────────────────────────────────────
+# ── processes ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class ProcessRunner:
     """Starts workers when there is work, and ends them with the context."""
 
-    def __init__(self, setup: "Setup", workers: int, attempts: int) -> None:
+    def __init__(self, setup: Setup, workers: int, attempts: int) -> None:
         """`attempts`: how many workers may die on one task."""
         self._setup = setup
         self.workers = workers
@@ -127,7 +128,7 @@ class ProcessRunner:
 class _Worker:
     """One worker, as the driver sees it."""
 
-    def __init__(self, setup: "Setup") -> None:
+    def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             code = f"import sys; sys.path[:] = {sys.path!r}; from pair.kb.runners import serve; serve(0)"
@@ -174,7 +175,7 @@ class _Worker:
             self.connection.send(value)
 
 
-# ── Ray ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Ray ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class RayRunner:
@@ -261,14 +262,13 @@ class RayRunner:
         return answer
 
 
-# ── in the worker ────────────────────────────────────────────────────────────────────────────────
+# ── in the worker ──────────────────────────────────────────────────────────────────────────────────
 
 
 def make_part_builder(setup: Setup) -> "PartBuilder":
     """Return a builder that uses one thread: there are as many workers as cores."""
     # Loaded after the thread of `serve` listens, so that the driver can send meanwhile.
     from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415
-    from pair.clock import SystemClock  # noqa: PLC0415
     from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
     from pair.engine.write.bulk_load import PartBuilder  # noqa: PLC0415
     from pair.engine.write.prepare import Preparation  # noqa: PLC0415

@@ -182,7 +182,7 @@ class ArrayFile:
         return self._sections[name]
 
 
-# ── ranges ───────────────────────────────────────────────────────────────────────────────────────
+# ── ranges ─────────────────────────────────────────────────────────────────────────────────────────
 
 BLOCK_BYTES = 4096
 _HASH_BYTES = 16
@@ -316,7 +316,7 @@ class RangeFile:
         return bool(_hash_block(content) == self._hashes[block].tobytes())
 
 
-# ── checks ───────────────────────────────────────────────────────────────────────────────────────
+# ── checks ─────────────────────────────────────────────────────────────────────────────────────────
 
 MOST_VALUES = 2_000_000
 """In one text. An empty list takes 3 bytes of JSON and 64 of memory, so the length of a text is no bound."""

@@ -467,7 +467,7 @@ def _list_commits(manifest: Manifest) -> dict[int, str]:
     return {manifest.number - offset: commit for offset, commit in enumerate(line)}
 
 
-# ── records of shards that no manifest names yet ─────────────────────────────────────────────────
+# ── records of shards that no manifest names yet ───────────────────────────────────────────────────
 
 
 _CONDEMNED = b'{"condemned": true}\n'
