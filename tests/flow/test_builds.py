@@ -22,8 +22,7 @@ from pair.kb import ingest
 from pair.kb.ingest import runner
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
-from pair.kb.runners.processes import ProcessRunner
-from pair.kb.runners.worker import Setup, make_part_builder
+from pair.kb.runners import ProcessRunner, Setup, make_part_builder
 from pair.settings import Settings
 from pair.values import Document
 from support.command import Workplace

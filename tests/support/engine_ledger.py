@@ -18,7 +18,6 @@ from pair.blobs.contract import Version
 from pair.blobs.local import MemoryStore
 from pair.clock import Clock
 from pair.engine.format.array_file import ArrayFile
-from pair.engine.format.columns import chunk_id
 from pair.engine.format.manifest import Manifest, ShardRef, from_bytes, manifest_key, shards_prefix
 from pair.engine.format.shard import IdFile, SearchFile
 from pair.engine.format.vectors import compute_distances
@@ -73,7 +72,7 @@ def nearest_chunks(contents: Contents, query: np.ndarray, limit: int) -> list[Fo
         for number, chunk in enumerate(chunking.split(fact.text, CHUNK_SIZE_BYTES)):
             distance = float(compute_distances(vector_of(chunk.text)[None, :], query)[0])
             found.append((distance, name, number, chunk.text))
-    return [(distance, name, chunk_id(name, number), text) for distance, name, number, text in sorted(found)[:limit]]
+    return [(distance, name, f"{name}#{number}", text) for distance, name, number, text in sorted(found)[:limit]]
 
 
 @dataclass(eq=False)

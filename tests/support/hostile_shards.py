@@ -21,10 +21,10 @@ from typing import Any, Literal
 import duckdb
 
 from pair import errors
+from pair.engine.format.array_file import ShardFile
 from pair.engine.format.manifest import (
     FileRole,
     Manifest,
-    ShardFile,
     ShardRef,
     from_bytes,
     hash_files,

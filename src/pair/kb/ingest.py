@@ -21,8 +21,7 @@ from pair.values import Document
 if TYPE_CHECKING:
     from pair.engine.write.bulk_load import BuildProgress
     from pair.engine.write.writer import WriteReport
-    from pair.kb.runners.processes import ProcessRunner
-    from pair.kb.runners.ray import RayRunner
+    from pair.kb.runners import ProcessRunner, RayRunner
 
 RunnerKind = Literal["local", "ray"]
 _WORTH_WORKERS_BYTES = 4 << 20
@@ -158,7 +157,7 @@ def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, 
 
 def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -> "ProcessRunner | RayRunner":
     """Return the runner as a context manager. `workers`: 0 for what the settings say. Raises E401."""
-    from pair.kb.runners.worker import Setup  # noqa: PLC0415 - loads the engine
+    from pair.kb.runners import ProcessRunner, RayRunner, Setup  # noqa: PLC0415 - only where they are used
 
     engine = settings.engine
     if engine.store == "memory:":
@@ -168,11 +167,7 @@ def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -
     placed = dataclasses.replace(settings, engine=dataclasses.replace(engine, store=store, cache_dir=cache))
     count = workers or engine.build_workers
     if kind == "local":
-        from pair.kb.runners.processes import ProcessRunner  # noqa: PLC0415 - only where it is used
-
         return ProcessRunner(Setup(kb_id, placed, cache), count or cores(), engine.build_attempts)
     if importlib.util.find_spec("ray") is None:
         raise errors.settings_invalid("--runner", "ray needs an extra", hints=["pip install 'pair-kb[ray]'"])
-    from pair.kb.runners.ray import RayRunner  # noqa: PLC0415
-
     return RayRunner(Setup(kb_id, placed, "" if engine.ray_address else cache), count, engine.build_attempts)

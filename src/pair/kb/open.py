@@ -31,8 +31,7 @@ if TYPE_CHECKING:  # the engine is loaded with the first use of a KB
     from pair.engine.maintenance.compaction import BulkMerge
     from pair.engine.query.documents import DocumentReader
     from pair.engine.query.search import Search
-    from pair.engine.storage.manifest_store import ManifestStore
-    from pair.engine.storage.pending_shards import PendingShards
+    from pair.engine.storage.manifest_store import ManifestStore, PendingShards
     from pair.engine.storage.shard_cache import ShardCache
     from pair.engine.write.commit import EngineContext
     from pair.engine.write.prepare import Preparation
@@ -208,7 +207,7 @@ class KbCore:
 
     @property
     def pending_shards(self) -> "PendingShards":
-        from pair.engine.storage.pending_shards import PendingShards  # noqa: PLC0415 - as in context
+        from pair.engine.storage.manifest_store import PendingShards  # noqa: PLC0415 - as in context
 
         return PendingShards(self.store, self.kb_id, self.context.new_id)
 

@@ -13,12 +13,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from pair.engine.format.array_file import ShardFile
 from pair.engine.format.manifest import (
     SCHEMA_VERSION,
     Cause,
     DroppedShard,
     Manifest,
-    ShardFile,
     ShardRef,
     from_bytes,
     hash_files,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pair.engine import rules
-from pair.engine.format.manifest import DroppedShard, FileRole, Manifest, ShardFile, ShardRef
+from pair.engine.format.array_file import ShardFile
+from pair.engine.format.manifest import DroppedShard, FileRole, Manifest, ShardRef
 from pair.engine.rules import AskingOrder, CachedShard, Ranked
 from pair.engine.settings import EngineSettings
 from pair.errors import UsageError

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from pair import errors
-from pair.engine.format.array_file import ArrayFile, write_arrays
-from pair.engine.format.checks import MOST_VALUES, load_json
+from pair.engine.format.array_file import MOST_VALUES, ArrayFile, load_json, write_arrays
 from pair.engine.format.columns import CHUNK_TYPE, DOC_TYPE
 from pair.engine.format.manifest import FileRole
 from pair.engine.format.shard import OPENERS, SearchFile, open_search

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = "from pair.errors import PairError\nfrom pair.kb.runners.worker import _open_shared_cache\n"
+SCRIPT = "from pair.errors import PairError\nfrom pair.kb.runners import _open_shared_cache\n"
 SCRIPT += "try:\n    print(_open_shared_cache())\nexcept PairError as error:\n    print(error.code)"
 
 

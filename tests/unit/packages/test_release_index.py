@@ -9,7 +9,7 @@ import pytest
 
 from pair import errors
 from pair.blobs.contract import Version
-from pair.blobs.memory import MemoryStore
+from pair.blobs.local import MemoryStore
 from pair.packages.package import Label, PackagedIndex, PackageManifest, make_package
 from pair.packages.release_index import (
     LIMIT_BYTES,

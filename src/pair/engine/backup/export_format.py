@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from pair import errors, files
-from pair.engine.format.checks import load_json
+from pair.engine.format.array_file import load_json
 from pair.engine.format.columns import Header, PreparedDocument, Vectors
 from pair.values import NO_GRAPH, Chunk, GraphRows
 

@@ -20,8 +20,7 @@ from pair.clock import to_timestamp
 from pair.engine.backup.export_format import DocumentLines, LinesHeader
 from pair.engine.format.columns import PreparedDocument, build_columns, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
-from pair.engine.storage.manifest_store import StoredManifest
-from pair.engine.storage.pending_shards import PendingShards
+from pair.engine.storage.manifest_store import PendingShards, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.bulk_load import Built, deduplicate, require_records
 from pair.engine.write.chunking import format_for_embedding

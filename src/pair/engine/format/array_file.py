@@ -1,4 +1,4 @@
-"""Named arrays and bytes in one mapped file, here as a whole or fetched by verified ranges."""
+"""Named arrays and bytes in one mapped file, here as a whole or fetched by verified ranges; checks of what it holds."""
 
 import contextlib
 import hashlib
@@ -6,19 +6,19 @@ import json
 import math
 import mmap
 import os
+import re
+import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pair import files
-from pair.engine.format.checks import decode_json
-from pair.engine.format.manifest import ShardFile
+from pair import errors, files
 
 _MAGIC = b"pairpak1"
 _FIXED_BYTES = len(_MAGIC) + 8
@@ -26,24 +26,43 @@ _FIXED_BYTES = len(_MAGIC) + 8
 _BORDER = 64
 
 _Size = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Up to the largest number that every reader of JSON can hold."""
 
 Section = npt.NDArray[Any] | Sequence[bytes]
 """An array, or pieces of bytes that follow each other."""
 
+_Value = TypeVar("_Value")
+
+
+class ShardFile(msgspec.Struct, frozen=True):
+    size_bytes: Count
+    sha256: str
+
 
 def write_arrays(path: Path, sections: Mapping[str, Section]) -> ShardFile:
+    digest, written = hashlib.sha256(), 0
     with path.open("wb") as stream:
-        sink = _HashingSink(stream)
-        header = _make_header(sections)
-        sink.write(_MAGIC + len(header).to_bytes(8, "little") + header)
-        for content in sections.values():
-            sink.pad()
-            if isinstance(content, np.ndarray):
-                sink.write(np.ascontiguousarray(content).data.cast("B") if content.size else b"")
-            else:
-                for piece in content:
-                    sink.write(piece)
-    return ShardFile(sink.written, sink.digest.hexdigest())
+        for piece in _list_pieces(sections):
+            stream.write(piece)
+            digest.update(piece)
+            written += len(piece)
+    return ShardFile(written, digest.hexdigest())
+
+
+def _list_pieces(sections: Mapping[str, Section]) -> Iterator[bytes | memoryview]:
+    """Yield the content of a file of arrays: the header, and sections that begin at borders."""
+    header = _make_header(sections)
+    yield _MAGIC + len(header).to_bytes(8, "little") + header
+    size = 0
+    for content in sections.values():
+        yield b"\0" * (-size % _BORDER)
+        if isinstance(content, np.ndarray):
+            size = content.nbytes
+            yield np.ascontiguousarray(content).data.cast("B") if size else b""
+        else:
+            size = sum(map(len, content))
+            yield from content
 
 
 def _make_header(sections: Mapping[str, Section]) -> bytes:
@@ -66,21 +85,6 @@ def _make_header(sections: Mapping[str, Section]) -> bytes:
 def sections_begin_at(beginning: bytes) -> int:
     """Return where the sections of a file that begins so begin."""
     return _FIXED_BYTES + int.from_bytes(beginning[len(_MAGIC) : _FIXED_BYTES], "little")
-
-
-class _HashingSink:
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.written = 0
-        self.digest = hashlib.sha256()
-
-    def write(self, piece: bytes | memoryview) -> None:
-        self._stream.write(piece)
-        self.digest.update(piece)
-        self.written += len(piece)
-
-    def pad(self) -> None:
-        self.write(b"\0" * (-self.written % _BORDER))
 
 
 class _SectionJson(msgspec.Struct, frozen=True):
@@ -128,8 +132,18 @@ class ArrayFile:
         begin = self._start + section.offset
         return begin, begin + section.size
 
-    def array(self, name: str, *types: npt.DTypeLike, dimensions: int = 1) -> npt.NDArray[Any]:
-        """Map a section, which must have one of these types."""
+    def array(
+        self,
+        name: str,
+        *types: npt.DTypeLike,
+        dimensions: int = 1,
+        length: int | None = None,
+        below: int | None = None,
+    ) -> npt.NDArray[Any]:
+        """Map a section, which must have one of these types.
+
+        `length`: how many values it must have. `below`: the length of the list that its unsigned values are indexes of.
+        """
         section = self._section(name)
         # Types are compared as they are written: nothing is made of what the file says.
         known: list[np.dtype[Any]] = [np.dtype(kind) for kind in types]
@@ -140,7 +154,23 @@ class ArrayFile:
         if math.prod(section.shape) * dtype.itemsize != end - begin or begin % _BORDER:
             raise ValueError(f"the section {name} has another size than its values")
         flat = np.frombuffer(self._map, dtype=dtype, count=(end - begin) // dtype.itemsize, offset=begin)
-        return flat.reshape(section.shape)
+        array = flat.reshape(section.shape)
+        if length is not None and len(array) != length:
+            raise ValueError(f"the section {name} has another length than those beside it")
+        if below is not None:
+            check_below(name, array, below)
+        return array
+
+    def starts(self, name: str, *types: npt.DTypeLike, keys: int | None, entries: int) -> npt.NDArray[Any]:
+        """Map a section that tells where the entries of each key begin, and where the last ones end.
+
+        `keys`: how many there are; None for any number.
+        """
+        starts = self.array(name, *types, length=None if keys is None else keys + 1)
+        is_whole = len(starts) and int(starts[0]) == 0 and int(starts[-1]) == entries
+        if not is_whole or bool((starts[1:] < starts[:-1]).any()):
+            raise ValueError(f"the section {name} is not in order")
+        return starts
 
     def bytes(self, name: str) -> memoryview:
         begin, end = self.span(name)
@@ -151,6 +181,8 @@ class ArrayFile:
             raise ValueError(f"the section {name} is missing")
         return self._sections[name]
 
+
+# ── ranges ─────────────────────────────────────────────────────────────────────────────────────────
 
 BLOCK_BYTES = 4096
 _HASH_BYTES = 16
@@ -282,3 +314,70 @@ class RangeFile:
 
     def _is_right(self, block: int, content: bytes | memoryview) -> bool:
         return bool(_hash_block(content) == self._hashes[block].tobytes())
+
+
+# ── checks ─────────────────────────────────────────────────────────────────────────────────────────
+
+MOST_VALUES = 2_000_000
+"""In one text. An empty list takes 3 bytes of JSON and 64 of memory, so the length of a text is no bound."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+
+
+def load_json(content: bytes | memoryview) -> Any:
+    """Parse UTF-8 text, with lone surrogates. Raises ValueError, also for values that are too many or too deep."""
+    _refuse_many_values(content)
+    try:
+        return json.loads(str(content, "utf-8", "surrogatepass"))
+    except RecursionError as fault:
+        raise ValueError("its values are nested too deeply") from fault
+
+
+def decode_json(content: bytes | msgspec.Raw, kind: type[_Value]) -> _Value:
+    """Parse UTF-8 text into values of this kind. Raises ValueError, also for values that are too many or too deep."""
+    _refuse_many_values(memoryview(content))
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except RecursionError as fault:
+        raise ValueError("its values are nested too deeply") from fault
+
+
+def _refuse_many_values(content: bytes | memoryview) -> None:
+    if len(content) > MOST_VALUES:
+        content = bytes(content)
+        if _count_values(content) > MOST_VALUES and _count_values(_STRING.sub(b"", content)) > MOST_VALUES:
+            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+
+
+def _count_values(content: bytes) -> int:
+    """Count what begins a value; commas and brackets inside strings count too."""
+    return content.count(b",") + content.count(b"[") + content.count(b"{")
+
+
+@contextlib.contextmanager
+def damage_errors(key: str) -> Iterator[None]:
+    """Raise E207 for every error that a damaged file causes in its reader. `key`: of the file."""
+    try:
+        yield
+    except errors.PairError:
+        raise
+    except (ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, struct.error) as fault:
+        raise make_damage_error(key, fault) from fault
+
+
+def make_damage_error(key: str, fault: Exception) -> errors.DataError:
+    """Return E207, for code in which `damage_errors` takes too long."""
+    return errors.stored_data_damaged(key, f"it cannot be read: {fault}")
+
+
+def check_below(name: str, values: npt.NDArray[Any], limit: int) -> None:
+    """Refuse unsigned numbers that are no index of a list of this length."""
+    if len(values) and int(values.max()) >= limit:
+        raise ValueError(f"the section {name} names what is not there")
+
+
+def check_utf8(name: str, content: memoryview, cuts: npt.NDArray[Any]) -> None:
+    """Refuse bytes that are not text, or are cut within a character."""
+    str(content, "utf-8", "surrogatepass")
+    inner = cuts[cuts < len(content)]
+    if bool((np.frombuffer(content, np.uint8)[inner] & 0xC0 == 0x80).any()):
+        raise ValueError(f"the section {name} is cut within a character")

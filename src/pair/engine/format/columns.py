@@ -12,11 +12,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.checks import load_json
+from pair.engine.format.array_file import load_json
 from pair.text import tokenizer
 from pair.values import NO_GRAPH, NO_GRAPH_YET, Chunk, Document, GraphRows
 
 Numbers = npt.NDArray[np.int64]
+Identities = npt.NDArray[np.uint64]
+"""Hashes of document ids: rows of two numbers."""
 
 TITLE_WEIGHT = 3
 """How often each word of the title counts in each row of a document, in its frequency and in the row's length alike."""
@@ -63,10 +65,6 @@ COLUMNS = {
     "shard": {"commit_id": "VARCHAR", "storage_version": "VARCHAR"},
 }
 """The tables of the rows in DuckDB."""
-
-
-def chunk_id(document_id: str, number: int) -> str:
-    return f"{document_id}#{number}"
 
 
 class RowText(NamedTuple):
@@ -341,6 +339,10 @@ class Header(msgspec.Struct, frozen=True):
 def hash_id(document_id: str) -> bytes:
     """Return 16 bytes that stand for the id of a document."""
     return hashlib.sha256(document_id.encode(errors="surrogatepass")).digest()[:16]
+
+
+def hash_ids(ids: Iterable[str]) -> Identities:
+    return np.array([np.frombuffer(hash_id(name), "<u8") for name in ids], "<u8").reshape(-1, 2)
 
 
 def hash_content(document: Document, owner: str, chunking: str) -> str:

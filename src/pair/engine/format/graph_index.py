@@ -8,15 +8,13 @@ Invariants
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import ArrayFile, Section
-from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8, load_json
+from pair.engine.format.array_file import ArrayFile, Section, check_below, check_utf8, load_json
 from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs, gather_entries, make_starts
 from pair.text.entity_rules import TOGETHER
 from pair.values import GraphRows
@@ -77,45 +75,34 @@ def _starts(keys: npt.NDArray[Any], count: int) -> npt.NDArray[np.uint32]:
 
 
 class GraphIndex:
-    """Raises ValueError for a file that is no graph."""
+    """Raises ValueError for a file that is no graph: everything that a query follows is here."""
 
     def __init__(self, pack: ArrayFile) -> None:
         self.hashes: Hashes = pack.array("hashes", "<u8")
-        self.row_starts = pack.array("row_starts", "<u4")
-        self.row_entities = pack.array("row_entities", "<u4")
-        self.row_weights = pack.array("row_weights", "<f4")
-        self.entity_starts = pack.array("entity_starts", "<u4")
-        self.entity_rows = pack.array("entity_rows", "<u4")
-        self.edges = pack.array("edges", _LINK_TYPE)
-        self._edge_starts = pack.array("edge_starts", "<u4")
-        self._edges_by_target = pack.array("edges_by_target", "<u4")
-        self._edge_target_starts = pack.array("edge_target_starts", "<u4")
+        entities = len(self.hashes)
+        self.row_entities = pack.array("row_entities", "<u4", below=entities)
+        mentions = len(self.row_entities)
+        self.row_weights = pack.array("row_weights", "<f4", length=mentions)
+        self.row_starts = pack.starts("row_starts", "<u4", keys=None, entries=mentions)
+        self.entity_rows = pack.array("entity_rows", "<u4", length=mentions, below=self.rows)
+        self.entity_starts = pack.starts("entity_starts", "<u4", keys=entities, entries=mentions)
         self.kinds = msgspec.convert(load_json(pack.bytes("kinds")), tuple[str, ...])
-        self._name_starts = pack.array("name_starts", "<u8")
-        self._names = pack.bytes("names")
-        self._check()
-
-    def _check(self) -> None:
-        """Check that everything that a query follows is here. Raises ValueError."""
-        entities, mentions, related = len(self.hashes), len(self.row_entities), len(self._edges_by_target)
-        check_starts("name_starts", self._name_starts, entities, len(self._names))
-        check_utf8("names", self._names, self._name_starts)
-        check_starts("row_starts", self.row_starts, max(self.rows, 0), mentions)
-        check_starts("entity_starts", self.entity_starts, entities, mentions)
-        check_length("row_weights", self.row_weights, mentions)
-        check_length("entity_rows", self.entity_rows, mentions)
-        check_below("row_entities", self.row_entities, entities)
-        check_below("entity_rows", self.entity_rows, self.rows)
-        check_starts("edge_starts", self._edge_starts, entities, related)
-        check_starts("edge_target_starts", self._edge_target_starts, entities, related)
-        check_below("edges_by_target", self._edges_by_target, related)
+        self.edges = pack.array("edges", _LINK_TYPE)
         limits = {"row": self.rows, "source": entities, "target": entities, "kind": len(self.kinds)}
         for column, limit in limits.items():
             check_below("edges", self.edges[column], limit)
+        self._edges_by_target = pack.array("edges_by_target", "<u4")
+        related = len(self._edges_by_target)
+        check_below("edges_by_target", self._edges_by_target, related)
         if related > len(self.edges):
             raise ValueError("the section edges_by_target names what is not there")
+        self._edge_starts = pack.starts("edge_starts", "<u4", keys=entities, entries=related)
+        self._edge_target_starts = pack.starts("edge_target_starts", "<u4", keys=entities, entries=related)
         if not (np.isfinite(self.row_weights).all() and np.isfinite(self.edges["weight"]).all()):
             raise ValueError("a weight is not a number")
+        self._names = pack.bytes("names")
+        self._name_starts = pack.starts("name_starts", "<u8", keys=entities, entries=len(self._names))
+        check_utf8("names", self._names, self._name_starts)
 
     @property
     def rows(self) -> int:
@@ -169,7 +156,8 @@ class GraphIndex:
         for column in ("source", "target", "weight"):
             edges[column] = ordered[column]
         edges["kind"] = ordered["kind"] + len(self.hashes)
-        return StoredGraphs(_EntityNames(self), mentions, edges)
+        names = [*map(self.name, range(len(self.hashes))), *self.kinds]
+        return StoredGraphs(names, mentions, edges)
 
     def read_graph(self, rows: slice) -> GraphRows:
         """Return the graph of the document whose chunks these rows are, without reading others."""
@@ -194,19 +182,3 @@ class GraphIndex:
     def _edge_rows(self) -> npt.NDArray[np.uint32]:
         rows: npt.NDArray[np.uint32] = self.edges["row"][self._edges_by_row]
         return rows
-
-
-class _EntityNames(Sequence[str]):
-    """The names of entities, and behind them the kinds of edges."""
-
-    def __init__(self, file: GraphIndex) -> None:
-        self._file = file
-
-    def __len__(self) -> int:
-        return len(self._file.hashes) + len(self._file.kinds)
-
-    def __getitem__(self, number: Any) -> Any:
-        entities = len(self._file.hashes)
-        if number >= len(self):
-            raise IndexError(number)
-        return self._file.name(number) if number < entities else self._file.kinds[number - entities]

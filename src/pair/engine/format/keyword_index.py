@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import ArrayFile, RangeOutline, outline_sections, write_arrays
-from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8
+from pair.engine.format.array_file import ArrayFile, RangeOutline, ShardFile, check_utf8, outline_sections, write_arrays
 from pair.engine.format.columns import KeywordRows, make_starts
-from pair.engine.format.manifest import ShardFile
 from pair.text import tokenizer
 
 Selection = npt.NDArray[np.bool_]
@@ -70,9 +68,8 @@ class _Vocabulary(Sequence[bytes]):
     def __init__(self, pack: ArrayFile, keys: str, starts: str, content: str) -> None:
         """`keys`, `starts`, `content`: names of sections. Raises ValueError."""
         self.keys: npt.NDArray[np.uint64] = pack.array(keys, "<u8")
-        self._starts: npt.NDArray[np.uint32] = pack.array(starts, "<u4")
         self._content = pack.bytes(content)
-        check_starts(starts, self._starts, len(self.keys), len(self._content))
+        self._starts = pack.starts(starts, "<u4", keys=len(self.keys), entries=len(self._content))
         check_utf8(content, self._content, self._starts)
 
     def __len__(self) -> int:
@@ -102,46 +99,32 @@ class _Vocabulary(Sequence[bytes]):
 
 
 class KeywordIndex:
-    """Raises ValueError for a file that is no index."""
+    """Raises ValueError for a file that is no index: everything that a query follows is here."""
 
     def __init__(self, pack: ArrayFile) -> None:
-        about = pack.array("about", "<i8")
-        check_length("about", about, 3)
-        self.version, self.count, self.total_length = about.tolist()
+        self.version, self.count, self.total_length = pack.array("about", "<i8", length=3).tolist()
         self.vocabulary = _Vocabulary(pack, "keys", "word_starts", "words")
-        self._starts = pack.array("starts", "<u4", "<u8")
-        self.most_counts = pack.array("most", *_UNSIGNED)
+        terms = len(self.vocabulary)
+        self.most_counts = pack.array("most", *_UNSIGNED, length=terms)
         """Of each term, how often it stands in one row at most."""
-        self.shortest_rows = pack.array("shortest", "<u4")
+        self.shortest_rows = pack.array("shortest", "<u4", length=terms)
         """Of each term, the length of the shortest row that it stands in."""
-        self.lengths = pack.array("lengths", "<u4")
-        self._rows = pack.array("rows", *_UNSIGNED)
-        self._counts = pack.array("counts", *_UNSIGNED)
+        self.lengths = pack.array("lengths", "<u4", length=self.count)
+        if self.total_length != int(self.lengths.sum(dtype=np.int64)):
+            raise ValueError("the section about has another length than its rows")
+        self._rows = pack.array("rows", *_UNSIGNED, below=self.count)
+        self._counts = pack.array("counts", *_UNSIGNED, length=len(self._rows))
+        self._starts = pack.starts("starts", "<u4", "<u8", keys=terms, entries=len(self._rows))
         self._forms = _Vocabulary(pack, "form_keys", "form_starts", "forms")
-        self._form_terms = pack.array("form_terms", "<u4")
+        self._form_terms = pack.array("form_terms", "<u4", length=len(self._forms), below=terms)
         self.search_outline = (
             RangeOutline(bytes(pack.bytes("search_head")), pack.array("search_hashes", "|u1", dimensions=2))
             if "search_hashes" in pack
             else None
         )
         """None in a file of an older pair."""
-        self._check()
         self._live_totals: tuple[Selection, tuple[int, int]] | None = None
         self._impacts: Impacts | None = None
-
-    def _check(self) -> None:
-        """Check that everything that a query follows is here. Raises ValueError."""
-        terms = len(self.vocabulary)
-        check_length("lengths", self.lengths, self.count)
-        check_starts("starts", self._starts, terms, len(self._rows))
-        check_length("counts", self._counts, len(self._rows))
-        check_length("most", self.most_counts, terms)
-        check_length("shortest", self.shortest_rows, terms)
-        check_below("rows", self._rows, self.count)
-        check_length("form_terms", self._form_terms, len(self._forms))
-        check_below("form_terms", self._form_terms, terms)
-        if self.total_length != int(self.lengths.sum(dtype=np.int64)):
-            raise ValueError("the section about has another length than its rows")
 
     @property
     def is_current(self) -> bool:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pair import errors
 from pair.blobs.contract import KEY, MAX_KEY_BYTES
-from pair.engine.format.checks import decode_json
+from pair.engine.format.array_file import Count, ShardFile, decode_json
 
 SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
@@ -102,14 +102,7 @@ def hash_files(files: "Mapping[FileRole, ShardFile]") -> str:
 # ── values ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Up to the largest number that every reader of JSON can hold."""
 _RowCount = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ROWS)]
-
-
-class ShardFile(msgspec.Struct, frozen=True):
-    size_bytes: _Count
-    sha256: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,6 +352,9 @@ class ShardJson(msgspec.Struct, omit_defaults=True):
 
     @staticmethod
     def of(shard: ShardRef) -> "ShardJson":
+        packed = b""
+        if shard.tombstones is not None and shard.gone:
+            packed = zlib.compress(np.packbits(shard.tombstones, bitorder="little").tobytes())
         return ShardJson(
             shard_id=shard.shard_id,
             key=shard.folder,
@@ -370,7 +366,7 @@ class ShardJson(msgspec.Struct, omit_defaults=True):
             radii=shard.radii,
             graph_available=shard.graph_available,
             tombstone_count=shard.gone,
-            tombstones=b"" if shard.tombstones is None or not shard.gone else _pack_bits(shard.tombstones),
+            tombstones=packed,
             created_at=shard.created_at,
             origin=shard.origin,
         )
@@ -407,13 +403,9 @@ class ShardJson(msgspec.Struct, omit_defaults=True):
         return bits.astype(np.bool_)
 
 
-def _pack_bits(bits: npt.NDArray[np.bool_]) -> bytes:
-    return zlib.compress(np.packbits(bits, bitorder="little").tobytes())
-
-
 class _EmbedderJson(msgspec.Struct, omit_defaults=True):
     name: str
-    dimension: _Count
+    dimension: Count
     hashed_as: str = ""
 
 
@@ -423,7 +415,7 @@ class _ManifestJson(msgspec.Struct, omit_defaults=True, kw_only=True):
     schema_version: int
     layout: str
     kb_id: str
-    version: _Count
+    version: Count
     parent_version: int
     commit_id: str
     created_at: str
@@ -434,9 +426,9 @@ class _ManifestJson(msgspec.Struct, omit_defaults=True, kw_only=True):
     made_by: str | msgspec.UnsetType = msgspec.UNSET
     label: str = ""
     index_sha256: str = ""
-    restored_version: _Count = 0
-    rolled_back_version: _Count = 0
-    collections: _Count
+    restored_version: Count = 0
+    rolled_back_version: Count = 0
+    collections: Count
     recent_commits: tuple[str, ...]
     shards: tuple[ShardJson, ...]
     dropped: tuple[DroppedShard, ...]

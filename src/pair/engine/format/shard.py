@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from pair import clock
 from pair.engine.filters import Filter
-from pair.engine.format.array_file import ArrayFile, RangeFile, Span
-from pair.engine.format.checks import (
+from pair.engine.format.array_file import (
+    ArrayFile,
+    RangeFile,
+    Span,
     check_below,
-    check_length,
     check_utf8,
     damage_errors,
     load_json,
@@ -36,7 +37,6 @@ from pair.engine.format.columns import (
     Header,
     StoredDocuments,
     StoredGraphs,
-    chunk_id,
     empty_rows,
 )
 from pair.engine.format.duckdb_io import open_database, query_errors
@@ -90,13 +90,12 @@ class SearchFile:
         """The content hash of the shard."""
         if pieces is not None:
             pieces.want(spans_of_places(pack))
-        self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2)
-        """All of them; in a file that is read by ranges, use `row_vectors`."""
         self.chunks = pack.array("chunks", CHUNK_TYPE)
+        self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2, length=len(self.chunks))
+        """All of them; in a file that is read by ranges, use `row_vectors`."""
         self.docs = pack.array("docs", DOC_TYPE)
         self._all_texts = pack.bytes("texts")
         self.doc_of_row: npt.NDArray[np.uint32] = np.ascontiguousarray(self.chunks["doc"])
-        check_length("vectors", self.vectors, len(self.chunks))
         _check_documents(self.docs, self.chunks, len(self._all_texts))
         if pieces is None:
             self._read_codes()
@@ -106,8 +105,7 @@ class SearchFile:
         if self._pieces is not None:
             self._pieces.want([span_of_index(self._pack)])
         with damage_errors(self._key):
-            squares = self._pack.array("squares", "<f4")
-            check_length("squares", squares, len(self.vectors))
+            squares = self._pack.array("squares", "<f4", length=len(self.vectors))
             return VectorIndex(self.vectors, squares, self._read_codes())
 
     def _read_codes(self) -> Codes | None:
@@ -159,16 +157,12 @@ class SearchFile:
     def text(self, doc: int) -> str:
         return self._decode(self._text_bytes(doc))
 
-    def slice_text(self, row: int, start: int, end: int) -> str:
-        """Return these characters of the text of the row's document."""
-        return self.text(int(self.doc_of_row[row]))[start:end]
-
     def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
         """`header`: of the row's document."""
         doc, _, _, start, end = self.chunks[row].item()
         return Hit(
             document_id=header.id,
-            chunk_id=chunk_id(header.id, row - self.docs[doc].item()[3]),
+            chunk_id=f"{header.id}#{row - self.docs[doc].item()[3]}",
             title=header.title,
             url=header.url,
             text=self._row_text(row),
@@ -228,9 +222,6 @@ class SearchFile:
         end = int(self.docs[doc + 1]["first_chunk"]) if doc + 1 < len(self.docs) else len(self.chunks)
         return slice(first, end)
 
-    def document_vectors(self, doc: int) -> Vectors:
-        return self.vectors[self.rows_of_document(doc)]
-
     def no_rows(self) -> npt.NDArray[np.bool_]:
         return np.zeros(len(self.chunks), np.bool_)
 
@@ -283,17 +274,13 @@ class IdFile:
 
     def __init__(self, pack: ArrayFile) -> None:
         self._lines = pack.array("lines", ID_TYPE)
-        self._order = pack.array("order", "<u4")
+        self._order = pack.array("order", "<u4", length=len(self._lines))
         self._names = pack.bytes("names")
         self._owners = msgspec.convert(load_json(pack.bytes("owners")), list[str])
         self._prefixes = np.ascontiguousarray(self._lines["prefix"])
-        self._check()
-
-    def _check(self) -> None:
-        """Check that each document has one line, and each line one place in the order and its own name."""
+        # Each document must have one line, and each line one place in the order and its own name.
         count = len(self._lines)
         for name, numbers in (("lines", self._lines["doc"]), ("order", self._order)):
-            check_length(name, numbers, count)
             check_below(name, numbers, count)
             if count and int(np.bincount(numbers).min()) != 1:
                 raise ValueError(f"the section {name} names something twice")

@@ -13,20 +13,12 @@ import numpy.typing as npt
 
 from pair.engine.filters import flatten_metadata
 from pair.engine.format import vectors as vector_index
-from pair.engine.format.array_file import write_arrays
-from pair.engine.format.columns import (
-    COLUMNS,
-    DOC_TYPE,
-    ID_TYPE,
-    Header,
-    StoredDocuments,
-    StoredGraphs,
-    hash_id,
-)
+from pair.engine.format.array_file import ShardFile, write_arrays
+from pair.engine.format.columns import COLUMNS, DOC_TYPE, ID_TYPE, Header, StoredDocuments, StoredGraphs, hash_ids
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
-from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, file_name, hash_files, shards_prefix
+from pair.engine.format.manifest import FileRole, ShardRef, file_name, hash_files, shards_prefix
 from pair.files import hash_file
 
 if TYPE_CHECKING:
@@ -144,7 +136,10 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
         _insert(connection, scratch, "docs", _docs_rows(documents, headers))
         metadata = ((doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata))
         _insert(connection, scratch, "doc_metadata", metadata)
-        _insert_columns(connection, {"chunk_places": _chunk_places(documents)}, _CHUNK_ROWS)
+        owners = documents.chunks["doc"].astype(np.int64)
+        numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
+        places = {**_split_columns(documents.chunks), "number": numbers}
+        _insert_columns(connection, {"chunk_places": places}, _CHUNK_ROWS)
         if documents.graphs:
             _insert_graphs(connection, documents.graphs)
         connection.execute("COMMIT")
@@ -185,12 +180,6 @@ def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterato
     for doc, (header, content) in enumerate(zip(headers, documents.texts, strict=True)):
         text, metadata = content.decode(errors="replace"), json.dumps(header.metadata, ensure_ascii=False)
         yield doc, header.id, header.owner, header.title, header.url, text, metadata, header.content_hash
-
-
-def _chunk_places(documents: StoredDocuments) -> dict[str, npt.NDArray[Any]]:
-    owners = documents.chunks["doc"].astype(np.int64)
-    numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
-    return {**_split_columns(documents.chunks), "number": numbers}
 
 
 def _insert_columns(
@@ -282,8 +271,7 @@ def _write_ids(path: Path, headers: Sequence[Header]) -> ShardFile:
     owners = sorted({header.owner for header in headers})
     owner_numbers = {owner: number for number, owner in enumerate(owners)}
     lines = np.zeros(len(headers), ID_TYPE)
-    hashes = np.array([np.frombuffer(hash_id(header.id), "<u8") for header in headers], "<u8").reshape(-1, 2)
-    lines["prefix"], lines["rest"] = hashes[:, 0], hashes[:, 1]
+    lines["prefix"], lines["rest"] = hash_ids(header.id for header in headers).T
     lines["doc"] = np.arange(len(headers))
     lines["owner"] = [owner_numbers[header.owner] for header in headers]
     lines["id_size"] = [len(name) for name in names]

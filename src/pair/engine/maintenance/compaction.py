@@ -22,8 +22,7 @@ from pair.engine import rules
 from pair.engine.format.columns import NO_GRAPHS, StoredDocuments
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.vectors import Grouping, sample_size
-from pair.engine.storage.manifest_store import StoredManifest
-from pair.engine.storage.pending_shards import PendingShards
+from pair.engine.storage.manifest_store import PendingShards, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.bulk_load import Merge, Runner, merge_shards
 from pair.engine.write.commit import Change, EngineContext, commit_under, evict_dropped, refuse_lost_shard

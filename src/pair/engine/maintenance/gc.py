@@ -4,7 +4,7 @@ Invariants
     Before anything is deleted the manifest is swapped: a writer that read an earlier one can no longer publish, so
     no shard that it uploaded, however slow it is, can become live after it was judged garbage.
     Each attempt to write gives its shards new names: a shard that is garbage once is garbage for ever.
-    Unpublished shards of a build are kept for as long as its record is (pending_shards.py).
+    Unpublished shards of a build are kept for as long as its record is (PendingShards).
     Shards that a kept version names are kept with it. The copy of a version that is not kept is deleted before the
     manifest is swapped: a rollback to it has read an earlier manifest, and can no longer publish either.
     A version whose copy cannot be read is kept for as long as a readable one, and with it every shard that existed
@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pair.blobs.contract import BlobInfo, BlobStore
 from pair.engine import rules
 from pair.engine.format.manifest import Manifest, shards_prefix
-from pair.engine.storage.manifest_store import ManifestCopy
-from pair.engine.storage.pending_shards import PendingShards
+from pair.engine.storage.manifest_store import ManifestCopy, PendingShards
 from pair.engine.write.commit import Change, EngineContext, commit_under
 
 

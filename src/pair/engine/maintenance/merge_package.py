@@ -20,6 +20,7 @@ import numpy as np
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.blobs.contract import BlobStore, LinkingStore
+from pair.engine.format.columns import Identities, hash_ids
 from pair.engine.format.manifest import (
     FileRole,
     Manifest,
@@ -34,7 +35,7 @@ from pair.engine.format.manifest import (
 from pair.engine.format.shard import OPENERS, IdFile, SearchFile, open_ids, open_search
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import Change, EngineContext, next_manifest
-from pair.engine.write.writer import Identities, Numbers, Writer, hash_ids, live_mask
+from pair.engine.write.writer import Numbers, Writer, live_mask
 from pair.files import hash_file
 
 MANIFEST_NAME = "manifest.json"

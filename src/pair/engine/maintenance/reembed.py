@@ -234,7 +234,7 @@ class Reembedder:
             ids += [
                 search.header(doc).id
                 for doc in live_numbers(shard).tolist()
-                if search.document_vectors(doc).any()
+                if search.vectors[search.rows_of_document(doc)].any()
                 and not (search.text(doc).strip() or search.header(doc).title.strip())
             ]
         if ids:

@@ -228,7 +228,7 @@ class PassageBuilder:
 
             def read_text(hit: Hit, start: int, end: int, by_document: Mapping[str, RankedRow] = by_document) -> str:
                 row = by_document[hit.document_id]
-                return row.search.slice_text(row.row, start, end)
+                return row.search.text(int(row.search.doc_of_row[row.row]))[start:end]
 
             hits = merge_neighbours([made[row.number] for row in rows], read_text, most_characters=_LONGEST_PASSAGE)
             together = fold_duplicates(hits)[:limit]

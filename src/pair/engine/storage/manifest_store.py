@@ -1,7 +1,7 @@
-"""The manifests of one KB in the store: the only place a manifest is written.
+"""The manifests of one KB in the store, and records of shards that no manifest names yet.
 
 Invariants
-    A manifest never names a shard that is not already uploaded.
+    No other module writes a manifest. A manifest never names a shard that is not already uploaded.
     A swap either wins, loses (E202), or is settled by reading the manifest back and looking for our commit id.
     A manifest that arrives damaged is read once more before it is an error.
     A missing manifest means a new KB only if nothing was published before. The first writer of a KB puts a marker
@@ -10,21 +10,34 @@ Invariants
     A copy is in the store before its manifest is published. So one of a write that lost is there too: what counts is
     whether its commit is in the line that leads to the current manifest.
     A copy is deleted before the first shard that only it names.
+    A record is put before the first file of its shards, and garbage collection lists records after files: what it sees
+    of a build, it sees the record of.
+    A record is claimed or condemned by compare-and-swap, and never used again once it was condemned. It is condemned
+    before the manifest is swapped, and that before anything is deleted: a writer that reads a manifest, finds the
+    record in order and then swaps that manifest publishes shards that exist, whatever the clocks say.
 """
 
 import contextlib
 import datetime
+import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from pair import errors
 from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
+from pair.engine.format.array_file import decode_json
 from pair.engine.format.manifest import (
     Manifest,
+    ShardJson,
+    ShardRef,
+    builds_prefix,
     clock_key,
     first_write_key,
     from_bytes,
@@ -76,10 +89,6 @@ class ManifestCopies:
     """Keys of copies whose manifests were never published, and no longer can be."""
 
 
-def ignore_step(_name: str) -> None:
-    """Do nothing, for callers that do not watch the steps of a write."""
-
-
 def is_number(wanted: str) -> bool:
     """Tell whether a version may have this number."""
     return wanted.isascii() and wanted.isdigit() and len(wanted) <= _MOST_DIGITS
@@ -94,7 +103,7 @@ class ManifestStore:
         kb_id: str,
         *,
         before_first_write: Callable[[], None],
-        on_step: Callable[[str], None] = ignore_step,
+        on_step: Callable[[str], None] = lambda step: None,
         keeps_versions: bool = False,
         at: str | None = None,
     ) -> None:
@@ -138,7 +147,7 @@ class ManifestStore:
         """Return a version for as long as it is kept; raises E218. The current manifest is never remembered."""
         last = self._last
         if last is None:
-            newest = self._decode(self._store.get(self._key))
+            newest = _decode(self._store.get(self._key), self._key, self._store)
             if newest is None:
                 return None
             manifest = self.history.find(newest.manifest, wanted)
@@ -183,15 +192,8 @@ class ManifestStore:
         raise errors.store_unreachable(self._store.address, "It does not show what was just written")
 
     def _read(self, blob: Blob | None) -> StoredManifest | None:
-        published = self._decode(blob)
+        published = _decode(blob, self._key, self._store)
         return None if published is None else self._remember(published)
-
-    def _decode(self, blob: Blob | None) -> StoredManifest | None:
-        try:
-            return _decode(blob, self._key)
-        except errors.DataError:
-            logger.warning("manifest is read again: it is damaged", extra={"kb": self._kb_id})
-            return _decode(self._store.get(self._key), self._key)
 
     def _remember(self, published: StoredManifest) -> StoredManifest:
         with self._lock:
@@ -294,7 +296,10 @@ class ManifestStore:
                 logger.info("answer to a swap was lost", extra={"kb": self._kb_id, "reason": fault.message})
             else:
                 published = self._remember(StoredManifest(after, version))
-                self._remove_obsolete()
+                # Files of the older layout and the marker of a first write are deleted as far as that succeeds.
+                for key in (*older_keys(self._kb_id), first_write_key(self._kb_id)):  # engine-23
+                    with contextlib.suppress(errors.StorageError):
+                        self._store.delete(key)
                 return published
             if (published_before := self._settle(after, before)) is not None:
                 return published_before
@@ -315,12 +320,6 @@ class ManifestStore:
             return None
         raise errors.manifest_changed(self._kb_id)
 
-    def _remove_obsolete(self) -> None:
-        """Delete files of the older layout and the marker of a first write, as far as that succeeds."""  # engine-23
-        for key in (*older_keys(self._kb_id), first_write_key(self._kb_id)):
-            with contextlib.suppress(errors.StorageError):
-                self._store.delete(key)
-
     # Copies
 
     def keep(self, manifest: Manifest) -> None:
@@ -338,12 +337,19 @@ class ManifestStore:
     def _read_copy(self, manifest: Manifest) -> StoredManifest | None:
         """Raises E207."""
         key = self._copy_key(manifest)
-        return _decode(self._store.get(key), key)
+        return _decode(self._store.get(key), key, self._store)
 
 
-def _decode(blob: Blob | None, key: str) -> StoredManifest | None:
-    """Raises E207."""
-    return None if blob is None else StoredManifest(from_bytes(blob.data, key), blob.version)
+def _decode(blob: Blob | None, key: str, store: BlobStore) -> StoredManifest | None:
+    """Decode a manifest. One that arrives damaged is read once more. Raises E207."""
+    if blob is None:
+        return None
+    try:
+        return StoredManifest(from_bytes(blob.data, key), blob.version)
+    except errors.DataError:
+        logger.warning("manifest is read again: it is damaged", extra={"key": key})
+        blob = store.get(key)
+        return None if blob is None else StoredManifest(from_bytes(blob.data, key), blob.version)
 
 
 class History:
@@ -445,12 +451,7 @@ class History:
             return fault
 
     def _read(self, key: str) -> Manifest | None:
-        with contextlib.suppress(errors.DataError):
-            return self._read_once(key)
-        return self._read_once(key)
-
-    def _read_once(self, key: str) -> Manifest | None:
-        stored = _decode(self._store.get(key), key)
+        stored = _decode(self._store.get(key), key, self._store)
         return None if stored is None else stored.manifest
 
 
@@ -464,3 +465,110 @@ def _list_commits(manifest: Manifest) -> dict[int, str]:
     """Return the commits that a manifest names, by number."""
     line = (manifest.commit_id, *manifest.recent_commits)
     return {manifest.number - offset: commit for offset, commit in enumerate(line)}
+
+
+# ── records of shards that no manifest names yet ───────────────────────────────────────────────────
+
+
+_CONDEMNED = b'{"condemned": true}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    key: str
+    shards: tuple[ShardRef, ...]
+
+
+class PendingShards:
+    def __init__(self, store: BlobStore, kb_id: str, new_id: Callable[[], str]) -> None:
+        self._store = store
+        self._prefix = builds_prefix(kb_id)
+        self._new_id = new_id
+
+    def announce(self, part_key: str, shards: Sequence[ShardRef], dimension: int) -> str:
+        """Put a record before the shards are uploaded. Return its key, which no other has or had."""
+        key = f"{self._prefix}{part_key}/{self._new_id()}.json"
+        self._store.put(key, _encode_record(shards, dimension, self._new_id()))
+        return key
+
+    def find(self, part_key: str) -> Claimed | None:
+        """Return the shards that an earlier run, or a worker that died, made of this part, if all of them are there.
+
+        Shards that are not complete may become so: another worker may be building them at this moment.
+        """
+        for info in list(self._store.list(f"{self._prefix}{part_key}/")):
+            claimed = self._claim(info.key)
+            if claimed is not None and all(map(self._is_whole, claimed.shards)):
+                return claimed
+        return None
+
+    def is_in_order(self, key: str) -> bool:
+        """Tell whether a record is there, and not condemned."""
+        blob = self._store.get(key)
+        return blob is not None and _decode_record(blob.data) is not None
+
+    def _claim(self, key: str) -> Claimed | None:
+        """Return None when a record is gone, condemned or unreadable. Else it counts as made just now."""
+        blob = self._store.get(key)
+        record = None if blob is None else _decode_record(blob.data)
+        if blob is None or record is None:
+            return None
+        shards, dimension = record
+        with contextlib.suppress(VersionMismatchError):
+            self._store.put_if(key, _encode_record(shards, dimension, self._new_id()), blob.version)
+            return Claimed(key, shards)
+        return None
+
+    def forget(self, key: str) -> None:
+        """Delete a record whose shards are published, or of no use."""
+        self._store.delete(key)
+
+    def list_protected(self, now: datetime.datetime, keep_seconds: float) -> tuple[frozenset[str], list[str]]:
+        """Return folders of shards that a build may still publish, and condemned records, to be deleted."""
+        folders: set[str] = set()
+        condemned: list[str] = []
+        for info in list(self._store.list(self._prefix)):
+            blob = self._store.get(info.key)
+            if blob is None:
+                continue
+            record = _decode_record(blob.data)
+            is_old = info.modified_at + datetime.timedelta(seconds=keep_seconds) <= now
+            if blob.data == _CONDEMNED or (is_old and self._condemn(info.key, blob.version)):
+                condemned.append(info.key)
+            elif record is not None:
+                folders |= {shard.folder for shard in record[0]}
+        return frozenset(folders), condemned
+
+    def _condemn(self, key: str, version: Version) -> bool:
+        """Return False for a record that was claimed this moment."""
+        try:
+            self._store.put_if(key, _CONDEMNED, version)
+        except VersionMismatchError:
+            return False
+        return True
+
+    def _is_whole(self, shard: ShardRef) -> bool:
+        stored = {info.key: info.size_bytes for info in self._store.list(f"{shard.folder}/")}
+        return all(stored.get(shard.key(role)) == file.size_bytes for role, file in shard.files.items())
+
+
+class _RecordJson(msgspec.Struct):
+    schema_version: Literal[1]
+    claim: str
+    """No two are equal, so that a version of a record is one claim of it."""
+    dimension: int
+    shards: tuple[ShardJson, ...]
+
+
+def _encode_record(shards: Iterable[ShardRef], dimension: int, claim: str) -> bytes:
+    record = _RecordJson(1, claim, dimension, tuple(map(ShardJson.of, shards)))
+    return json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode() + b"\n"
+
+
+def _decode_record(content: bytes) -> tuple[tuple[ShardRef, ...], int] | None:
+    """Return None for a record that was condemned, or that this pair does not understand."""
+    try:
+        record = decode_json(content, _RecordJson)
+        return tuple(shard.to_ref(record.dimension) for shard in record.shards), record.dimension
+    except (ValueError, OverflowError, zlib.error):
+        return None

@@ -12,6 +12,7 @@ Invariants
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import logging
@@ -21,10 +22,10 @@ import re
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +49,6 @@ from pair.engine.format.shard import (
     spans_of_places,
     spans_of_vectors,
 )
-from pair.engine.rules import CachedShard
-from pair.engine.storage.shard_use import ShardUse, try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +67,7 @@ _ENTRY = re.compile(r"[0-9a-f]{64}")
 _CONDEMNED = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}")
 """An entry that is being removed."""
 _STAMP = ".ok"
+_USE = "use"
 _PART = ".part"
 _TOUCH_SECONDS = 30.0
 _DISK_BLOCK_BYTES = 512
@@ -123,7 +123,7 @@ class ShardCache:
         if shard is None:
             with self._lock:
                 shard = self._open.setdefault(ref.folder, OpenShard(ref, self))
-        elif shard.is_used:
+        elif shard.use is not None:
             self.hits += 1
         return shard
 
@@ -197,7 +197,7 @@ class ShardCache:
                 self._retry(lambda: self._fetch(ref, role, path), ref.files[role].size_bytes)
         return path
 
-    def use(self, ref: ShardRef) -> ShardUse:
+    def use(self, ref: ShardRef) -> "ShardUse":
         """Raises E010."""
         return self._retry(lambda: ShardUse(functools.partial(self.make_place, ref)), 0)
 
@@ -302,9 +302,9 @@ class ShardCache:
 
     def _evict(self, *, max_bytes: int, wanted_bytes: int = 0) -> SweepReport:
         entries = left = self._list_entries()
-        gone_old: list[CachedShard] = []
-        gone_crowded: list[CachedShard] = []
-        in_use: list[CachedShard] = []
+        gone_old: list[rules.CachedShard] = []
+        gone_crowded: list[rules.CachedShard] = []
+        in_use: list[rules.CachedShard] = []
         is_done = False
         while not is_done:
             needed = wanted_bytes + sum(entry.size_bytes for entry in in_use)
@@ -322,9 +322,9 @@ class ShardCache:
         kept = sum(entry.size_bytes for entry in entries) - freed
         return SweepReport(len(gone_old), len(gone_crowded), freed, kept)
 
-    def _list_entries(self) -> list[CachedShard]:
+    def _list_entries(self) -> list[rules.CachedShard]:
         now = self._clock.now().timestamp()
-        entries: list[CachedShard] = []
+        entries: list[rules.CachedShard] = []
         with contextlib.suppress(FileNotFoundError):
             names = files.list_folder(self._own)
             for name in names if _MARK in names else ():
@@ -339,7 +339,7 @@ class ShardCache:
             for key in [key for key in self._open if _entry_name(key) == name]:
                 del self._open[key]  # unless a query holds it, this ends its use
         folder = self._own / name
-        with try_lock(folder) as is_unused:
+        with _try_lock(folder) as is_unused:
             if is_unused:
                 condemned = folder.with_name(f".{name.lstrip('.')[:64]}.{secrets.token_hex(8)}")
                 with contextlib.suppress(FileNotFoundError):
@@ -361,14 +361,14 @@ def _entry_name(key: str) -> str:
     return name if _ENTRY.fullmatch(name) else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
-def _measure(folder: Path, now: float) -> CachedShard:
+def _measure(folder: Path, now: float) -> rules.CachedShard:
     size, used_at = 0, 0.0
     with files.open_folder(folder) as descriptor, os.scandir(descriptor) as members:
         for member in members:
             seen = member.stat(follow_symlinks=False)
             size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # some files are here in part only
             used_at = max(used_at, seen.st_mtime)
-    return CachedShard(folder.name, size, max(0.0, now - used_at))
+    return rules.CachedShard(folder.name, size, max(0.0, now - used_at))
 
 
 def _is_verified(path: Path, ref: ShardRef, role: FileRole) -> bool:
@@ -393,6 +393,59 @@ def _stamp_text(seen: os.stat_result) -> str:
     return f"{seen.st_size} {seen.st_mtime_ns} {seen.st_ino}\n"
 
 
+class ShardUse:
+    """Marks a shard's files as in use, in all processes: a shared lock that ends with its descriptor."""
+
+    def __init__(self, make_folder: Callable[[], Path]) -> None:
+        self._descriptor = -1
+        while True:
+            try:
+                self._path = make_folder() / _USE
+                self._descriptor = files.open_file(self._path, os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                continue  # evicted between two lines
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+            if self.is_current():
+                return
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def is_current(self) -> bool:
+        """Tell whether the folder was neither evicted while we waited for its lock, nor deleted since."""
+        try:
+            on_disk, ours = self._path.lstat(), os.fstat(self._descriptor)
+        except FileNotFoundError:
+            return False
+        return (on_disk.st_dev, on_disk.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def touch(self) -> None:
+        os.utime(self._descriptor)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def _try_lock(folder: Path) -> Iterator[bool]:
+    """Lock the folder of a shard while the block runs. Gives False when it is in use, here or in another process."""
+    try:
+        descriptor = files.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
 class OpenShard:
     """The files of one shard, each opened when it is first asked for. All raise as `ShardCache.path` does."""
 
@@ -406,15 +459,11 @@ class OpenShard:
         self._ranges: RangeFile | None = None
         self._partial: SearchFile | None = None
         """The search file, as long as only some ranges of it are here."""
-        self._use: ShardUse | None = None
+        self.use: ShardUse | None = None
+        """None before a file of it was opened."""
         self._touched_at = 0.0
         self.row_reads = 0
         """How often rows were read while the search file was not here as a whole."""
-
-    @property
-    def is_used(self) -> bool:
-        """Whether a file of it was opened."""
-        return self._use is not None
 
     def is_loaded(self, role: FileRole) -> bool:
         """Tell whether a file can be read without a fetch. One that the shard does not have can."""
@@ -429,17 +478,14 @@ class OpenShard:
         """Return the whole search file. `now`: by the monotonic clock, for the last use."""
         self._touch(now)
         search: SearchFile = self.load("search")
-        if self._ranges is not None:
-            self._ranges = self._partial = None
+        self._ranges = self._partial = None
         return search
 
     def ids(self) -> IdFile:
-        ids: IdFile = self.load("ids")
-        return ids
+        return cast("IdFile", self.load("ids"))
 
     def rows(self) -> RowsFile:
-        rows: RowsFile = self.load("rows")
-        return rows
+        return cast("RowsFile", self.load("rows"))
 
     def keywords(self) -> KeywordIndex | None:
         """Return None for a shard without keywords, or with those of another version of the tokenizer."""
@@ -481,14 +527,14 @@ class OpenShard:
     def _fetch(self, role: FileRole) -> Path:
         with self._lock:
             # Without its lock, a folder that was deleted and made again would count as unused.
-            if self._use is None or not self._use.is_current():
-                self._use = self._cache.use(self._ref)
+            if self.use is None or not self.use.is_current():
+                self.use = self._cache.use(self._ref)
         return self._cache.path(self._ref, role)
 
     def _touch(self, now: float) -> None:
-        if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:
+        if self.use is not None and now - self._touched_at > _TOUCH_SECONDS:
             self._touched_at = now
-            self._use.touch()
+            self.use.touch()
 
     # Ranges of the search file
 
@@ -509,24 +555,27 @@ class OpenShard:
 
     def plan_index_fetches(self, *, in_pieces: bool) -> list[Callable[[], object]]:
         """Return the fetches that a search by vector needs; each can be run by itself."""
-        ranges = self._open_ranges() if in_pieces else None
-        if ranges is None:
-            return self._plan_whole_fetch()
-        return _plan_range_fetches(ranges, [span_of_index(ranges.pack)])
+        return self._plan_fetches(lambda ranges: [span_of_index(ranges.pack)], in_pieces=in_pieces)
 
     def plan_row_fetches(
         self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool
     ) -> list[Callable[[], object]]:
         """Return the fetches for the texts of these rows, or for their vectors; each can be run by itself."""
+
+        def list_spans(ranges: RangeFile) -> list[Span]:
+            if texts:
+                return self.search_rows(0.0).spans_of_texts(rows)
+            return [*spans_of_places(ranges.pack), *spans_of_vectors(ranges.pack, rows)]
+
+        return self._plan_fetches(list_spans, in_pieces=in_pieces)
+
+    def _plan_fetches(
+        self, list_spans: Callable[[RangeFile], list[Span]], *, in_pieces: bool
+    ) -> list[Callable[[], object]]:
         ranges = self._open_ranges() if in_pieces else None
         if ranges is None:
-            return self._plan_whole_fetch()
-        if texts:
-            return _plan_range_fetches(ranges, self.search_rows(0.0).spans_of_texts(rows))
-        return _plan_range_fetches(ranges, [*spans_of_places(ranges.pack), *spans_of_vectors(ranges.pack, rows)])
-
-    def _plan_whole_fetch(self) -> list[Callable[[], object]]:
-        return [] if self.is_loaded("search") else [functools.partial(self.search, 0.0)]
+            return [] if self.is_loaded("search") else [functools.partial(self.search, 0.0)]
+        return [functools.partial(ranges.fill, blocks) for blocks in ranges.missing(list_spans(ranges))]
 
     def _open_ranges(self) -> RangeFile | None:
         """Return None when the whole file is here, or the hashes of its ranges are not known yet."""
@@ -549,7 +598,3 @@ class OpenShard:
                 return RangeFile(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
             except ValueError:  # of another file: the whole one tells what is wrong
                 return None
-
-
-def _plan_range_fetches(ranges: RangeFile, spans: Sequence[Span]) -> list[Callable[[], object]]:
-    return [functools.partial(ranges.fill, blocks) for blocks in ranges.missing(spans)]

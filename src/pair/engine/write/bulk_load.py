@@ -19,16 +19,15 @@ import numpy as np
 from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock, to_timestamp
-from pair.engine.format.columns import build_columns, concatenate, hash_id
+from pair.engine.format.columns import Identities, build_columns, concatenate, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard_builder import BuiltShard, build_shard
 from pair.engine.settings import EngineSettings
-from pair.engine.storage.pending_shards import PendingShards
+from pair.engine.storage.manifest_store import PendingShards
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, next_manifest, refuse_rolled_back
 from pair.engine.write.prepare import Batch, Preparation, estimate_bytes
 from pair.engine.write.writer import (
-    Identities,
     Numbers,
     Writer,
     WriteReport,
@@ -122,18 +121,16 @@ class PartBuilder:
         """Raises ModelError, E202, E206, E010, E305."""
         with scratch_folder(self.cache) as folder:
             if isinstance(task, BuildPart):
-                return self._upload(task.number, task.key, self._build_part(folder, task))
+                prepared = self.preparation.prepare(task.batch, task.batch.documents, task.hashes)
+                documents = build_columns(list(prepared.values()), self.preparation.embedding.dimension)
+                prepared.clear()
+                built = cut_shards(folder, self.kb_id, documents, self.new_id(), self.settings)
+                return self._upload(task.number, task.key, built)
             try:
                 merged = merge_shards(folder, self.kb_id, task, self.cache)
             except ShardMissingError as fault:
                 raise errors.manifest_changed(self.kb_id) from fault
             return self._upload(task.number, f"{task.commit_id}-{task.number}", [merged])
-
-    def _build_part(self, folder: Path, part: BuildPart) -> list[BuiltShard]:
-        prepared = self.preparation.prepare(part.batch, part.batch.documents, part.hashes)
-        documents = build_columns(list(prepared.values()), self.preparation.embedding.dimension)
-        prepared.clear()
-        return cut_shards(folder, self.kb_id, documents, self.new_id(), self.settings)
 
     def _upload(self, number: int, key: str, built: Sequence[BuiltShard]) -> Built:
         created_at = to_timestamp(self.clock.now())
@@ -231,33 +228,26 @@ class BuildProgress:
     workers: int
 
 
+@dataclass(eq=False)
 class Build:
     """One load. Used once."""
 
-    def __init__(
-        self,
-        context: EngineContext,
-        writer: Writer,
-        preparation: Preparation,
-        records: PendingShards,
-        on_progress: Callable[[BuildProgress], None],
-    ) -> None:
-        self._context = context
-        self._writer = writer
-        self._preparation = preparation
-        self._records = records
-        self._on_progress = on_progress
-        self._built: dict[int, Built] = {}
-        self._sizes: dict[int, int] = {}
-        """Number of documents of each part that was planned and is not built yet."""
-        self._coming: set[bytes] = set()
-        """First bytes of the identities of all documents that will be stored."""
-        self._read = self._done = self._unchanged = 0
+    context: EngineContext
+    writer: Writer
+    preparation: Preparation
+    records: PendingShards
+    on_progress: Callable[[BuildProgress], None]
+    _built: dict[int, Built] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
+    """Number of documents of each part that was planned and is not built yet."""
+    _coming: set[bytes] = field(default_factory=set)
+    """First bytes of the identities of all documents that will be stored."""
+    _read = _done = _unchanged = 0
 
     def run(self, documents: Iterable[Document], load: BulkLoad, runner: Runner) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored, E216, E217, E236; and what a write raises."""
-        before = self._context.manifests.read_for_write()
-        self._writer = self._writer.since(before.manifest.number if before is not None else 0)
+        before = self.context.manifests.read_for_write()
+        self.writer = self.writer.since(before.manifest.number if before is not None else 0)
         if before is None:
             runner.expect_work()  # else all of it may be stored already
         for part in runner.built(self._plan_parts(documents, load, runner.workers)):
@@ -265,26 +255,26 @@ class Build:
             self._report_progress(runner.workers)
         built = [self._built[number] for number in sorted(self._built)]
         if not built:
-            published = self._context.manifests.current()
+            published = self.context.manifests.current()
             if published is not None and load.removed:
-                report = self._writer.delete(ids=load.removed, owner=None, condition=None)
+                report = self.writer.delete(ids=load.removed, owner=None, condition=None)
                 return replace(report, unchanged=self._unchanged)
             return WriteReport(
                 unchanged=self._unchanged, manifest_version=published.manifest.number if published else 0
             )
         report = self._publish(built, load.removed)
         for part in built:
-            self._records.forget(part.record)
+            self.records.forget(part.record)
         return report
 
     def _plan_parts(self, documents: Iterable[Document], load: BulkLoad, workers: int) -> Iterator[BuildPart]:
         """Yield the parts that a worker has to build."""
-        settings = self._context.settings
+        settings = self.context.settings
         for number, given in enumerate(split_parts(documents, workers, settings.build_part_bytes)):
             self._read += len(given)
             last = list({document.id: document for document in given}.values())
             batch = Batch(last, load.owner, load.chunk_size_bytes, {}, load.revisions)
-            hashes = self._preparation.hash_documents(batch, self._context.manifests.current())
+            hashes = self.preparation.hash_documents(batch, self.context.manifests.current())
             changed = self._select(batch, hashes)
             self._unchanged += len(batch.documents) - len(changed)
             self._done += len(given) - len(changed)
@@ -292,7 +282,7 @@ class Build:
                 self._sizes[number] = len(changed)
                 own = {document.id: hashes[document.id] for document in changed}
                 key = load.hash_part(list(own.values()), settings)
-                earlier = self._records.find(key)
+                earlier = self.records.find(key)
                 if earlier is None:
                     yield BuildPart(number, key, replace(batch, documents=changed), own)
                 else:
@@ -301,10 +291,10 @@ class Build:
 
     def _select(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
         """Return the documents to store: changed ones, and those of which this load has an earlier version."""
-        before = self._context.manifests.current()
-        manifest = before.manifest if before else self._writer.empty_manifest()
-        refuse_rolled_back(manifest, self._writer.began)
-        changed = {document.id for document in self._writer.find_changed(batch, hashes, manifest)[0]}
+        before = self.context.manifests.current()
+        manifest = before.manifest if before else self.writer.empty_manifest()
+        refuse_rolled_back(manifest, self.writer.began)
+        changed = {document.id for document in self.writer.find_changed(batch, hashes, manifest)[0]}
         heads = {document.id: hash_id(document.id)[:8] for document in batch.documents}
         selected = [doc for doc in batch.documents if doc.id in changed or heads[doc.id] in self._coming]
         self._coming.update(heads[document.id] for document in selected)
@@ -315,15 +305,15 @@ class Build:
         self._done += self._sizes.pop(part.number)
 
     def _report_progress(self, workers: int) -> None:
-        self._on_progress(BuildProgress(self._read, self._done, workers))
+        self.on_progress(BuildProgress(self._read, self._done, workers))
 
     def _publish(self, built: Sequence[Built], removed: Sequence[str]) -> WriteReport:
-        cache, commit_id = self._context.cache, self._context.new_id()
-        fresh = deduplicate(built, cache, self._context.kb_id)
+        cache, commit_id = self.context.cache, self.context.new_id()
+        fresh = deduplicate(built, cache, self.context.kb_id)
 
         def change(manifest: Manifest) -> Change[WriteReport]:
-            self._writer.check_embedder(manifest)
-            require_records(self._records, built, manifest)
+            self.writer.check_embedder(manifest)
+            require_records(self.records, built, manifest)
             kept, replaced = fresh.remove_from(manifest.shards, cache)
             gone = find_stored(replace(manifest, shards=tuple(kept)), cache, removed)
             kept = remove_stored(kept, gone.values())
@@ -337,9 +327,9 @@ class Build:
             )
             if not added and not gone:
                 return Change(None, report)
-            return Change(next_manifest(self._context, manifest, [*kept, *added], "upsert", commit_id), report)
+            return Change(next_manifest(self.context, manifest, [*kept, *added], "upsert", commit_id), report)
 
-        return self._writer.write(change)
+        return self.writer.write(change)
 
 
 # ── publishing what was built ──────────────────────────────────────────────────────────────────────

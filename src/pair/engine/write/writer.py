@@ -19,7 +19,7 @@ from pair import errors, files
 from pair.clock import to_timestamp
 from pair.engine import rules
 from pair.engine.filters import Filter
-from pair.engine.format.columns import PreparedDocument, StoredDocuments, build_columns, concatenate, hash_id
+from pair.engine.format.columns import PreparedDocument, StoredDocuments, build_columns, concatenate, hash_ids
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
 from pair.engine.format.shard_builder import BuiltShard, build_shard
 from pair.engine.format.vectors import Grouping
@@ -31,8 +31,6 @@ from pair.values import Document
 
 Numbers = npt.NDArray[np.int64]
 """Numbers of documents in a shard."""
-Identities = npt.NDArray[np.uint64]
-"""Hashes of document ids: rows of two numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,19 @@ class Writer:
         before = self._context.manifests.current()
         hashes = self._preparation.hash_documents(batch, before)
         prepared: dict[str, PreparedDocument] = {}
+
+        def prepare(documents: Sequence[Document]) -> None:
+            missing = [document for document in documents if document.id not in prepared]
+            prepared.update(self._preparation.prepare(batch, missing, hashes))
+
         # Embedding takes long: what looks new now is embedded before the lease keeps others waiting.
         with contextlib.suppress(ShardMissingError):  # collected this moment: under the lease all is looked up again
             manifest = before.manifest if before else self.empty_manifest()
-            self._prepare(batch, self.find_changed(batch, hashes, manifest)[0], hashes, prepared)
+            prepare(self.find_changed(batch, hashes, manifest)[0])
 
         def change(manifest: Manifest) -> Change[WriteReport]:
             changed, stored = self.find_changed(batch, hashes, manifest)
-            self._prepare(batch, changed, hashes, prepared)
+            prepare(changed)
             # A document whose graph is still incomplete is stored already as far as it can be.
             contents = {document_id: location.content_hash for document_id, location in stored.items()}
             changed = [doc for doc in changed if prepared[doc.id].header.content_hash != contents.get(doc.id)]
@@ -121,9 +124,12 @@ class Writer:
 
         def change(manifest: Manifest) -> Change[WriteReport]:
             gone = self._select(manifest, ids, owner, condition)
-            self._refuse_synced(manifest, gone, synced)
             if not gone:
                 return Change(None, WriteReport())
+            stored = find_stored(manifest, self._context.cache, synced)
+            refused = [name for name, location in stored.items() if location.doc in gone.get(location.position, ())]
+            if refused:
+                raise errors.document_synced(refused)
             shards = [shard.without(gone.get(position, ())) for position, shard in enumerate(manifest.shards)]
             report = WriteReport(deleted=sum(len(numbers) for numbers in gone.values()))
             return Change(next_manifest(self._context, manifest, shards, "delete"), report)
@@ -156,17 +162,6 @@ class Writer:
             if document.id not in stored or stored[document.id].content_hash != hashes[document.id]
         ]
         return changed, stored
-
-    def _prepare(
-        self,
-        batch: Batch,
-        documents: Sequence[Document],
-        hashes: Mapping[str, str],
-        prepared: dict[str, PreparedDocument],
-    ) -> None:
-        """Cut, embed and analyse what is not in `prepared` yet."""
-        missing = [document for document in documents if document.id not in prepared]
-        prepared.update(self._preparation.prepare(batch, missing, hashes))
 
     def _store(self, manifest: Manifest, fresh: StoredDocuments, replaced: Sequence[DocumentLocation]) -> Manifest:
         """Upload new shards, merged with small ones that exist, and return the manifest that names them."""
@@ -205,12 +200,6 @@ class Writer:
                 selected[position] = numbers
         return selected
 
-    def _refuse_synced(self, manifest: Manifest, gone: Mapping[int, Numbers], synced: Sequence[str]) -> None:
-        stored = find_stored(manifest, self._context.cache, synced) if gone else {}
-        refused = [name for name, location in stored.items() if location.doc in gone.get(location.position, ())]
-        if refused:
-            raise errors.document_synced(refused)
-
 
 def report_commit(committed: Committed[WriteReport]) -> WriteReport:
     """Return the report of a commit, with the version that it made."""
@@ -235,10 +224,6 @@ def live_mask(shard: ShardRef) -> npt.NDArray[np.bool_]:
 
 def live_numbers(shard: ShardRef) -> Numbers:
     return np.flatnonzero(live_mask(shard))
-
-
-def hash_ids(ids: Iterable[str]) -> Identities:
-    return np.array([np.frombuffer(hash_id(name), "<u8") for name in ids], "<u8").reshape(-1, 2)
 
 
 def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> dict[str, DocumentLocation]:

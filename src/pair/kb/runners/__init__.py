@@ -1,1 +1,0 @@
-"""Processes and clusters that build the shards of a large load."""
