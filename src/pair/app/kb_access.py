@@ -24,14 +24,13 @@ from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
 from pair.clock import Cancellation, SystemClock
 from pair.engine.query.documents import StoredDocument
-from pair.engine.query.request import Hits
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
-from pair.values import DEFAULT_MODE, Document, SearchMode, SearchOptions
+from pair.values import DEFAULT_MODE, Document, Hits, SearchMode, SearchOptions
 
 _Result = TypeVar("_Result")
 Version = tuple[int, str]

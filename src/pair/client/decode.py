@@ -5,13 +5,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pair.engine.maintenance.diff import DocumentChanges
-from pair.engine.maintenance.versions import ListedVersion, Rollback
+from pair.engine.maintenance.versions import DocumentChanges, ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
-from pair.engine.query.request import Hits
 from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
 from pair.sync.report import SyncReport
+from pair.values import Hits
 
 Json = Mapping[str, Any]
 _Value = TypeVar("_Value")

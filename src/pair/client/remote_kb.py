@@ -15,18 +15,16 @@ from pair import errors, values
 from pair.client import decode
 from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, ServerConnection, encode_json, quote_part
 from pair.engine.maintenance.compaction import CompactionReport
-from pair.engine.maintenance.diff import CURRENT, DocumentChanges
 from pair.engine.maintenance.gc import GarbageReport
-from pair.engine.maintenance.versions import ListedVersion, Rollback
+from pair.engine.maintenance.versions import CURRENT, DocumentChanges, ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
-from pair.engine.query.request import Hits
 from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
 from pair.librarians.contract import Context, Response
 from pair.librarians.threads import in_thread
 from pair.sync.report import SyncReport
-from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions, check_kb_id
+from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, Hits, SearchOptions, check_kb_id
 
 if TYPE_CHECKING:
     import httpx2

@@ -18,7 +18,7 @@ from pair.clock import Clock
 from pair.evaluation.judged_set import JudgedQuery
 
 if TYPE_CHECKING:
-    from pair.engine.query.request import Hits
+    from pair.values import Hits
 
 _SHOWN = 10
 _DEPTH = 100

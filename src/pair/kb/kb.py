@@ -9,10 +9,10 @@ import numpy as np
 from pair import errors, values
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.engine.filters import Filter, parse_assignments, parse_filter
-from pair.engine.query.request import Hits, SearchRequest
+from pair.engine.query.retrieve import SearchRequest
 from pair.engine.query.search import rerank
 from pair.text import tokenizer
-from pair.values import DEFAULT_MODE, MODES, Document, SearchOptions
+from pair.values import DEFAULT_MODE, MODES, Document, Hits, SearchOptions
 
 if TYPE_CHECKING:  # a search does not wait for what writes, maintains and answers
     from pair.engine.query.documents import StoredDocument

@@ -16,20 +16,19 @@ from pair.engine.backup.export import (
     count_export_bytes,
     export_documents,
     hold_snapshot,
+    open_export,
     spool_snapshot,
 )
-from pair.engine.backup.export_format import open_export
 from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport, Obtainable
 from pair.engine.backup.restore import Importer
 from pair.engine.format.manifest import Manifest
 from pair.engine.maintenance import gc, versions
 from pair.engine.maintenance.compaction import CompactionReport, Compactor
-from pair.engine.maintenance.diff import CURRENT, DocumentChanges, ManifestDiff, compare
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex, pack_index
 from pair.engine.maintenance.reembed import Reembedder, ReembedReport
-from pair.engine.maintenance.versions import ListedVersion, Rollback
-from pair.engine.query.graph_view import GraphView, Neighbourhood
+from pair.engine.maintenance.versions import CURRENT, DocumentChanges, ListedVersion, ManifestDiff, Rollback, compare
+from pair.engine.query.graph import GraphView, Neighbourhood
 from pair.engine.query.shard_access import Prefetcher, PrefetchReport
 from pair.engine.settings import EmbedderKind
 from pair.engine.storage.manifest_store import is_number

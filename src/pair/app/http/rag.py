@@ -20,7 +20,7 @@ from pair.app.http.responses import JSON, LINES, Streamed, answer
 from pair.app.kb_access import IngestRun, SearchCall
 from pair.auth import rules
 from pair.engine.query.documents import StoredDocument
-from pair.engine.query.graph_view import Neighbourhood
+from pair.engine.query.graph import Neighbourhood
 from pair.kb.diff import DiffReport, DiffRequest, diff_versions
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import DEFAULT_KB

@@ -1,22 +1,37 @@
-"""Export all live documents of a KB, as one manifest has them, into one file.
+"""Export all live documents of a KB, as one manifest has them, into one file of JSON lines; and read such a file.
 
+The lines are a header, one line for each document by id, with its chunks, graph and vectors, and a trailer: the number
+of documents and the SHA-256 of all lines before it.
 Invariants
     The file shows one state of the KB: before the first line its shards are held open, or all lines are on disk.
     No more than one document is in memory, and no more of the cache is held than it may take.
+    The same documents make the same bytes, however they are spread over shards.
+    A file is checked to be whole and unchanged before any document of it is used.
+    A file of a newer format is refused.
 """
 
+import base64
 import contextlib
+import gzip
+import hashlib
 import heapq
 import itertools
+import json
 import mmap
 import struct
-from collections.abc import Callable, Generator, Iterator, Sequence
+import sys
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal, cast
 
-from pair.engine.backup.export_format import LinesHeader, format_document, open_target, write_lines
-from pair.engine.format.columns import PreparedDocument, StoredGraphs
+import msgspec
+import numpy as np
+
+from pair import errors, files
+from pair.engine.format.checks import load_json
+from pair.engine.format.columns import Header, PreparedDocument, StoredGraphs, Vectors
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import ListedDocument, SearchFile
@@ -24,10 +39,243 @@ from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import OpenShard, ShardCache
 from pair.engine.write.prepare import restore_chunks
 from pair.engine.write.writer import live_mask
-from pair.values import NO_GRAPH, GraphRows
+from pair.values import NO_GRAPH, Chunk, GraphRows
 
+FORMAT: Literal["pair-documents"] = "pair-documents"
+FORMAT_VERSION = 1
+_MOST_LINE_BYTES = 1 << 27
+_MOST_RATIO = 100
+_FREE_BYTES = 1 << 24
+"""How much a packed file may grow: so many times over, and by so many bytes. Texts grow 3 to 20 times."""
+_GZIP = b"\x1f\x8b"
 _SIZES = struct.Struct("<II")
 """Bytes of an id, and of the line that follows it."""
+
+_Name = Annotated[str, msgspec.Meta(pattern="^[^\ud800-\udfff]*$")]
+"""A text that a manifest can hold."""
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_Weight = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""A finite number."""
+
+
+class LinesHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line, which describes all others. The order of the fields is that of the file."""
+
+    format: Literal["pair-documents"] = FORMAT
+    format_version: int = FORMAT_VERSION
+    kb_id: _Name
+    manifest_version: _Count
+    embedder: _Name
+    dimension: Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
+    hashed_as: _Name
+    """The embedder that content hashes name, where it is not `embedder`."""
+    documents: _Count
+    chunks: _Count
+    has_vectors: bool = msgspec.field(name="vectors")
+
+
+class _ChunkLine(msgspec.Struct):
+    start: _Count
+    end: _Count
+    context: str = ""
+    vector: str = ""
+
+
+class _GraphLine(msgspec.Struct):
+    mentions: tuple[tuple[str, _Weight, _Count], ...]
+    edges: tuple[tuple[str, str, str, _Weight, _Count], ...]
+
+
+class _DocumentLine(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+    title: str
+    url: str
+    owner: str
+    metadata: dict[str, Any]
+    content_hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{32}\\Z")]
+    text: str
+    chunks: list[_ChunkLine]
+    graph: _GraphLine | msgspec.UnsetType = msgspec.UNSET
+
+
+# ── writing ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_lines(stream: BinaryIO, header: LinesHeader, lines: Iterable[bytes]) -> tuple[int, str]:
+    """Write the lines of an export; return the number of documents and the SHA-256 of all lines but the last."""
+    digest = hashlib.sha256()
+    documents = -1
+    for line in itertools.chain([_to_line(msgspec.to_builtins(header))], lines):
+        digest.update(line)
+        stream.write(line)
+        documents += 1
+    stream.write(_to_line({"end": {"documents": documents, "sha256": digest.hexdigest()}}))
+    return documents, digest.hexdigest()
+
+
+@contextlib.contextmanager
+def open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """Open a file that appears when the block ends without an error, packed if its name ends in .gz; or a stream."""
+    if not isinstance(target, Path):
+        yield target
+        return
+    with files.storage_errors():
+        path = files.resolve_parent(target)
+        files.remove_half_written(path)
+        with files.replace_file(path) as stream:
+            if target.suffix == ".gz":
+                with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
+                    yield cast("BinaryIO", packed)
+            else:
+                yield stream
+
+
+def _to_line(value: dict[str, Any]) -> bytes:
+    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return line.encode() + b"\n"
+    except UnicodeEncodeError:  # a lone surrogate
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def format_document(document: PreparedDocument, *, has_vectors: bool) -> bytes:
+    """Return the line of a document."""
+    header, graph = document.header, document.graph
+    value = {
+        "id": header.id,
+        "title": header.title,
+        "url": header.url,
+        "owner": header.owner,
+        "metadata": header.metadata,
+        "content_hash": header.content_hash,
+        "text": document.text,
+        "chunks": [
+            {
+                "start": chunk.start,
+                "end": chunk.end,
+                **({"context": chunk.context} if chunk.context else {}),
+                **({"vector": base64.b64encode(vector.astype("<f4").tobytes()).decode()} if has_vectors else {}),
+            }
+            for chunk, vector in zip(document.chunks, document.vectors, strict=True)
+        ],
+        **({} if graph is NO_GRAPH else {"graph": {"mentions": graph.mentions, "edges": graph.edges}}),
+    }
+    return _to_line(value)
+
+
+# ── reading ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLines:
+    """An exported file. Reading it raises E224, E225; E003 and E010 for a file that cannot be read."""
+
+    path: Path
+    header: LinesHeader
+
+    def verify(self) -> None:
+        """Check that the file is, byte for byte, what was written."""
+        digest = hashlib.sha256()
+        count, last = -1, b""
+        for line in _read_lines(self.path):
+            if last:
+                digest.update(last)
+                count += 1
+            last = line
+        try:
+            end = load_json(last)["end"]
+            trailer = end["documents"], end["sha256"]
+        except (ValueError, KeyError, TypeError) as fault:
+            raise errors.export_damaged(str(self.path), "its last line is missing: it was cut off") from fault
+        if trailer != (count, digest.hexdigest()):
+            raise errors.export_damaged(str(self.path), "its SHA-256 is not the one that it ends with")
+        if count != self.header.documents:
+            raise errors.export_damaged(str(self.path), "it holds another number of documents than it says")
+
+    def documents(self) -> Iterator[PreparedDocument]:
+        """Read the documents by id; without vectors where the file has none."""
+        before = ""
+        lines = _read_lines(self.path)
+        next(lines, b"")
+        for number in range(2, self.header.documents + 2):
+            try:
+                document = _parse_document(next(lines, b""), self.header)
+            except ValueError as fault:
+                raise errors.export_not_understood(
+                    str(self.path), f"line {number} is not a document: {fault}"
+                ) from fault
+            if document.header.id <= before:
+                raise errors.export_not_understood(
+                    str(self.path), f"line {number}: documents are not in the order of their ids"
+                )
+            before = document.header.id
+            yield document
+
+
+def open_export(path: Path) -> DocumentLines:
+    """Read the first line of an export. Raises E224, E225, E003, E010."""
+    try:
+        value = load_json(next(_read_lines(path), b""))
+        if value["format"] == FORMAT and value["format_version"] > FORMAT_VERSION:
+            version = value["format_version"]
+            raise errors.export_not_understood(str(path), f"it has format {version}, which is newer than this pair")
+        return DocumentLines(path, msgspec.convert(value, LinesHeader))
+    except (ValueError, KeyError, TypeError) as fault:
+        if isinstance(fault, errors.PairError):
+            raise
+        raise errors.export_not_understood(str(path), "its first line is not that of an export") from fault
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        raise errors.source_path_missing(str(path))
+    with files.storage_errors(), path.open("rb") as raw:
+        is_packed = raw.read(2) == _GZIP
+        raw.seek(0)
+        stream: Any = gzip.GzipFile(fileobj=raw) if is_packed else raw
+        left = _MOST_RATIO * path.stat().st_size + _FREE_BYTES
+        try:
+            while line := stream.readline(min(_MOST_LINE_BYTES, left)):
+                if len(line) == _MOST_LINE_BYTES:
+                    reason = f"a line is longer than {_MOST_LINE_BYTES:,} bytes"
+                    raise errors.export_not_understood(str(path), reason)
+                left -= len(line)
+                if left <= 0:
+                    raise errors.export_not_understood(
+                        str(path), f"it unpacks to more than {_MOST_RATIO} times its size"
+                    )
+                yield line
+        except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
+            raise errors.export_damaged(str(path), "it cannot be unpacked to its end") from fault
+
+
+def _parse_document(line: bytes, header: LinesHeader) -> PreparedDocument:
+    """Raises ValueError."""
+    value = msgspec.convert(load_json(line), _DocumentLine)
+    json.dumps(value.metadata, allow_nan=False)
+    chunks: list[Chunk] = []
+    begin = 0
+    for chunk in value.chunks:
+        if not begin <= chunk.start <= chunk.end <= len(value.text):
+            raise ValueError("a chunk is not within the text")
+        chunks.append(Chunk(value.text[chunk.start : chunk.end], chunk.start, chunk.end, chunk.context))
+        begin = chunk.end
+    vectors = np.empty((0, header.dimension), np.float32)
+    if header.has_vectors and chunks:
+        vectors = np.stack([_decode_vector(chunk.vector, header.dimension) for chunk in value.chunks])
+    graph = NO_GRAPH if value.graph is msgspec.UNSET else GraphRows(value.graph.mentions, value.graph.edges)
+    own_header = Header(value.id, value.owner, value.title, value.url, value.metadata, value.content_hash)
+    return PreparedDocument(own_header, value.text, tuple(chunks), vectors, graph)
+
+
+def _decode_vector(text: str, dimension: int) -> Vectors:
+    vector = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
+    if len(vector) != dimension or not np.isfinite(vector).all():
+        raise ValueError("a vector cannot be")
+    return vector
+
+
+# ── exporting a KB ─────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.clock import to_timestamp
-from pair.engine.backup.export_format import DocumentLines, LinesHeader
+from pair.engine.backup.export import DocumentLines, LinesHeader
 from pair.engine.format.columns import PreparedDocument, build_columns, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
 from pair.engine.storage.manifest_store import StoredManifest

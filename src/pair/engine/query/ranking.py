@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pair.engine.format.columns import Header
 from pair.engine.format.shard import SearchFile
-from pair.engine.query.graph_walk import (
+from pair.engine.query.graph import (
     GraphShard,
     Spread,
     find_linked_entities,
@@ -27,8 +27,7 @@ from pair.engine.query.graph_walk import (
     require_graph,
     walk_graph,
 )
-from pair.engine.query.request import SearchRequest
-from pair.engine.query.retrieve import Candidates, Distances, Floats
+from pair.engine.query.retrieve import Candidates, Distances, Floats, SearchRequest
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.text.entity_rules import TITLE_WEIGHT, find_question_entities, title_entity
 from pair.values import SearchMode

@@ -1,4 +1,4 @@
-"""Retrieve candidates: rows that may answer a query, by keyword and by vector, with both scores of each.
+"""Retrieve candidates for a search: rows found by keyword and by vector, with both scores of each.
 
 Invariants
     Both scores of a candidate are its own, whichever list it came from: a row that only one list found does not get 0
@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine import rules
+from pair.engine.filters import Filter
 from pair.engine.format.vectors import Vectors, compute_distances
 from pair.engine.query.bm25 import KeywordSearch
-from pair.engine.query.request import SearchRequest
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.engine.settings import EngineSettings
+from pair.text.tokenizer import KeywordQuery
+from pair.values import GraphParameters, SearchMode
 
 Floats = npt.NDArray[np.float64]
 Distances = npt.NDArray[np.float32]
@@ -34,6 +36,34 @@ _MANY_ROWS = 100
 """Where so many rows are wanted, hardly a shard within the cap is too far away to hold one of them."""
 _NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_DISTANCES: Distances = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """A query, analysed and embedded: what every hit has to meet, and how hits are ranked."""
+
+    limit: int
+    mode: SearchMode = "hybrid"
+    text: str = ""
+    words: KeywordQuery | None = None
+    """What the text asks of words; None where words do not count."""
+    vector: Vectors | None = None
+    """None where the vector does not count."""
+    vector_weight: float = 0.0
+    """The weight of the vector in a hybrid score."""
+    embedder: str = ""
+    """The embedder that made the vector."""
+    condition: Filter | None = None
+    max_distance: float | None = None
+    """Hits are strictly nearer than this."""
+    exact: bool = False
+    """Ask every row of every shard."""
+    graph: GraphParameters = field(default_factory=GraphParameters)
+    diversity: float = 0.0
+    """The weight of being unlike the hits before: from 0 to below 1."""
+    explain: bool = False
+    highlights: bool = False
+    """Tell what matched: takes about as long as everything else together."""
 
 
 @dataclass(frozen=True, eq=False)

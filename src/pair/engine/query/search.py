@@ -24,14 +24,13 @@ from pair.engine.format.array_file import RangeError
 from pair.engine.format.manifest import Manifest
 from pair.engine.format.vectors import Vectors
 from pair.engine.query.ranking import MORE_ALIKE, RankedRow, Ranking, best_rows, count_whole_ties, rank
-from pair.engine.query.request import Hits, SearchRequest
-from pair.engine.query.retrieve import VectorSearch, retrieve
+from pair.engine.query.retrieve import SearchRequest, VectorSearch, retrieve
 from pair.engine.query.shard_access import ShardAccess, ShardReader, ShardRouting, by_shard
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.text.tokenizer import find_highlights
-from pair.values import AlsoIn, Hit, SearchMode
+from pair.values import AlsoIn, Hit, Hits, SearchMode
 
 _TRIES_AFTER_COLLECTION = 5
 _MORE_ROWS = 4

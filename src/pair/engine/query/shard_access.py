@@ -22,7 +22,7 @@ from pair.engine.format.manifest import FileRole, Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
 from pair.engine.format.vectors import Selection, Vectors
 from pair.engine.query.bm25 import KeywordPart
-from pair.engine.query.graph_walk import GraphShard
+from pair.engine.query.graph import GraphShard
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import OpenShard, ShardCache, ShardMissingError
 
