@@ -33,7 +33,7 @@ def decode_hits(value: Json) -> Hits:
         }
         for hit in value["results"]
     ]
-    return msgspec.convert({**value, "found": hits, "shards_asked": 0}, Hits)
+    return msgspec.convert({**value, "passages": hits, "shards_asked": 0}, Hits)
 
 
 def decode_page(value: Json) -> tuple[list[StoredDocument], str | None]:

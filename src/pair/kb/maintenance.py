@@ -19,7 +19,7 @@ from pair.engine.backup.export import (
     open_export,
     spool_snapshot,
 )
-from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport, Obtainable
+from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport
 from pair.engine.backup.restore import Importer
 from pair.engine.format.manifest import Manifest
 from pair.engine.maintenance import gc, versions
@@ -194,15 +194,15 @@ class KbMaintenance:
 
         `packages`: zips that may hold what is damaged. `drop_lost`: give up what cannot be repaired.
         """
-        core, sources, obtainable = self._core, self._sources, None
-        if sources is not None:
+        core, sources = self._core, self._sources
 
-            def list_readable() -> frozenset[str]:
-                texts = sources.read_texts()
-                return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
+        def list_readable() -> frozenset[str]:
+            if sources is None:
+                return frozenset()
+            texts = sources.read_texts()
+            return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
 
-            obtainable = Obtainable(SYNC_OWNER, list_readable)
-        options = FsckOptions(repair, drop_lost, tuple(packages), obtainable)
+        options = FsckOptions(repair, drop_lost, tuple(packages), SYNC_OWNER, list_readable)
         report = Fsck(core.context, core.store, core.writer, core.preparation, options, on_progress).run()
         if report.dropped:
             self.reconcile(resume=False)
@@ -440,8 +440,8 @@ class KbGraph:
         """Return what a document names, and the other documents that name it. Raises E201, E204, E214."""
 
         def read(manifest: Manifest) -> Neighbourhood:
-            position, number = self._core.document_reader(manifest).place(document_id)
-            return self._open(manifest).around_document(position, number, limit)
+            place = self._core.document_reader(manifest).place(document_id)
+            return self._open(manifest).around_document(place.position, place.doc, limit)
 
         return self._core.read(read)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from pair import errors
@@ -39,7 +40,7 @@ from pair.engine.format.manifest import (
     versions_prefix,
 )
 from pair.engine.format.shard import IdFile, ListedDocument, open_ids
-from pair.engine.format.shard_builder import BuiltShard, build_shard
+from pair.engine.format.shard_builder import build_shard
 from pair.engine.storage.manifest_store import ManifestCopy, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, commit, next_manifest
@@ -51,11 +52,10 @@ _SOURCES = "the synced sources"
 _COMMIT = re.compile(rb'"commit_id":"([0-9a-f]{8,64})"')
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """One file that is not what it should be."""
 
-    key: str
+    key: str = msgspec.field(name="file")
     reason: str
     documents: int
     """Live documents that the file is part of; of a manifest, all."""
@@ -63,17 +63,8 @@ class Fault:
     """Ids of lost documents, as far as they are known."""
     remedy: str = ""
     """What it can be repaired from, or was; empty when it cannot."""
-    is_repaired: bool = False
+    is_repaired: bool = msgspec.field(name="repaired", default=False)
     """Without a remedy: it was given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Obtainable:
-    """Documents that can be stored again."""
-
-    owner: str
-    ids: Callable[[], frozenset[str]]
-    """Called only if something is lost: it reads all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +74,26 @@ class FsckOptions:
     """Drop shards that cannot be repaired."""
     archives: tuple[Path, ...] = ()
     """Packages that may hold copies of damaged files."""
-    obtainable: Obtainable | None = None
+    obtainable_owner: str = ""
+    """Owner of the documents that can be stored again."""
+    list_obtainable: Callable[[], frozenset[str]] = frozenset
+    """Returns their ids. Called only if something is lost: it reads all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class FsckReport:
+class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
     kb_id: str
     manifest_version: int
+    is_sound: bool = msgspec.field(name="sound")
+    """Every fault is repaired."""
     shards: int
     files: int
     size_bytes: int
-    faults: tuple[Fault, ...]
     dropped: int
     """Documents that the KB no longer holds: those that sources have are to be stored again."""
-
-    @property
-    def is_sound(self) -> bool:
-        return all(fault.is_repaired for fault in self.faults)
+    faults: tuple[Fault, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kb_id": self.kb_id,
-            "manifest_version": self.manifest_version,
-            "sound": self.is_sound,
-            "shards": self.shards,
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-            "dropped": self.dropped,
-            "faults": [
-                {
-                    "file": fault.key,
-                    "reason": fault.reason,
-                    "documents": fault.documents,
-                    "ids": list(fault.ids),
-                    "remedy": fault.remedy,
-                    "repaired": fault.is_repaired,
-                }
-                for fault in self.faults
-            ],
-        }
+        return dict(msgspec.to_builtins(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +143,7 @@ class Fsck:
         return FsckReport(
             kb_id=self._context.kb_id,
             manifest_version=manifest.number if manifest else 0,
+            is_sound=all(fault.is_repaired for fault in self._faults),
             shards=self._shards,
             files=self._files,
             size_bytes=self._size_bytes,
@@ -365,11 +338,22 @@ class Fsck:
             return
         context.manifests.upload([built])
 
-        def replace_in(manifest: Manifest) -> tuple[ShardRef, ...]:
-            return tuple(
-                self._replace_files(ref, built, rebuilder) if ref.folder == shard.folder else ref
-                for ref in manifest.shards
+        def replace_files(ref: ShardRef) -> ShardRef:
+            """Documents keep their numbers: deleted ones stay deleted."""
+            vectors = built.ref if rebuilder.makes_vectors else ref
+            return replace(
+                ref,
+                shard_id=built.ref.shard_id,
+                folder=built.ref.folder,
+                files=built.ref.files,
+                graph_available=built.ref.graph_available,
+                created_at=to_timestamp(context.clock.now()),
+                centroids=vectors.centroids,
+                radii=vectors.radii,
             )
+
+        def replace_in(manifest: Manifest) -> tuple[ShardRef, ...]:
+            return tuple(replace_files(ref) if ref.folder == shard.folder else ref for ref in manifest.shards)
 
         def change(manifest: Manifest) -> Change[None]:
             if manifest.collections != collections:  # the new shard may have been taken for garbage
@@ -383,28 +367,13 @@ class Fsck:
 
         commit(context, change, since=self._writer.began)
 
-    def _replace_files(self, shard: ShardRef, built: BuiltShard, rebuilder: ShardRebuilder) -> ShardRef:
-        """Return the shard with new files. Documents keep their numbers: deleted ones stay deleted."""
-        changed = replace(
-            shard,
-            shard_id=built.ref.shard_id,
-            folder=built.ref.folder,
-            files=built.ref.files,
-            graph_available=built.ref.graph_available,
-            created_at=to_timestamp(self._context.clock.now()),
-        )
-        if rebuilder.makes_vectors:
-            return replace(changed, centroids=built.ref.centroids, radii=built.ref.radii)
-        return changed
-
     # Lost shards
 
     def _settle_lost(self, manifest: Manifest) -> None:
         if not self._lost:
             return
         # A KB that was rolled back is behind its sources.
-        obtainable = None if manifest.restored else self._options.obtainable
-        ids = obtainable.ids() if obtainable else frozenset()
+        ids = frozenset() if manifest.restored else self._options.list_obtainable()
         unknown = [lost for lost in self._lost if lost.listed is None]
         is_all_unknown_obtainable = bool(unknown) and sum(lost.ref.live_documents for lost in unknown) == len(
             ids - self._list_elsewhere(manifest)
@@ -415,7 +384,7 @@ class Fsck:
             elif lost.listed is None:
                 self._settle(lost, None if is_all_unknown_obtainable else [], ())
             else:
-                owner = obtainable.owner if obtainable else ""
+                owner = self._options.obtainable_owner
                 back = [listed for listed in lost.listed if listed.owner == owner and listed.id in ids]
                 left = [listed.id for listed in lost.listed if listed not in back]
                 self._settle(lost, [listed.doc for listed in back] if left else None, left)
@@ -449,22 +418,18 @@ class Fsck:
         remedy = _SOURCES if numbers is None else ""
         if numbers and not options.drop_lost:
             remedy = f"{_SOURCES}, for {len(numbers):,} of {shard.live_documents:,} documents"
-        if options.repair and (is_dropped or numbers):
-            self._drop(shard, None if is_dropped else numbers)
-        self._add_shard(shard, lost.faults, remedy, ids=left, is_repaired=options.repair and is_dropped)
+        gone = np.arange(shard.documents) if is_dropped else np.array(numbers, np.int64)
 
-    def _drop(self, shard: ShardRef, numbers: list[int] | None) -> None:
-        """Delete documents of a shard; None for all of them."""
-        gone = np.arange(shard.documents) if numbers is None else np.array(numbers, np.int64)
-
-        def change(manifest: Manifest) -> Change[int]:
+        def drop(manifest: Manifest) -> Change[int]:
             if shard.folder not in manifest.folders:
                 return Change(None, 0)
             shards = [ref.without(gone) if ref.folder == shard.folder else ref for ref in manifest.shards]
             after = next_manifest(self._context, manifest, shards, "delete")
             return Change(after, manifest.documents - after.documents)
 
-        self._dropped += commit(self._context, change, since=self._writer.began).result
+        if options.repair and len(gone):
+            self._dropped += commit(self._context, drop, since=self._writer.began).result
+        self._add_shard(shard, lost.faults, remedy, ids=left, is_repaired=options.repair and is_dropped)
 
 
 def _list_live(shard: ShardRef, ids: IdFile) -> list[ListedDocument]:

@@ -8,9 +8,10 @@ Invariants
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
@@ -22,9 +23,8 @@ from pair.engine.write.commit import Change, EngineContext, commit, next_moment,
 from pair.engine.write.writer import Numbers, Writer, live_mask
 
 
-@dataclass(frozen=True, slots=True)
-class ListedVersion:
-    number: int
+class ListedVersion(msgspec.Struct, frozen=True):
+    number: int = msgspec.field(name="version")
     created_at: str
     made_by: str
     documents: int
@@ -35,16 +35,13 @@ class ListedVersion:
     label: str
     restored: int
     """The version that it put back; 0 for none."""
-    is_current: bool
+    is_current: bool = msgspec.field(name="current")
 
     def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        number, is_current = fields.pop("number"), fields.pop("is_current")
-        return {"version": number, **fields, "current": is_current}
+        return dict(msgspec.to_builtins(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Rollback:
+class Rollback(msgspec.Struct, frozen=True):
     """What a rollback did."""
 
     kb_id: str
@@ -53,13 +50,11 @@ class Rollback:
     documents: int
     embedder: str
     label: str
-    is_changed: bool
+    is_changed: bool = msgspec.field(name="changed")
     """False when the version was current already."""
 
     def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        is_changed = fields.pop("is_changed")
-        return {**fields, "changed": is_changed}
+        return dict(msgspec.to_builtins(self))
 
 
 def list_versions(context: EngineContext) -> list[ListedVersion]:
@@ -132,13 +127,12 @@ _Pairs = npt.NDArray[np.uint64]
 """Rows of two numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentChanges:
+class DocumentChanges(msgspec.Struct, frozen=True):
     """Sorted ids of documents that differ between two versions of a KB."""
 
     kb_id: str
-    before: int
-    after: int
+    before: int = msgspec.field(name="a")
+    after: int = msgspec.field(name="b")
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -147,14 +141,7 @@ class DocumentChanges:
         return bool(self.added or self.removed or self.changed)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kb_id": self.kb_id,
-            "a": self.before,
-            "b": self.after,
-            "added": list(self.added),
-            "removed": list(self.removed),
-            "changed": list(self.changed),
-        }
+        return dict(msgspec.to_builtins(self))
 
 
 @dataclass(frozen=True, slots=True)
