@@ -8,7 +8,7 @@ Invariants
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from pair import errors, values
@@ -126,7 +126,7 @@ class RemoteKnowledgeBase:
         total = WriteReport()
         for batch in _split_batches(values.check_documents(documents)):
             report = self._store(batch, chunk_size)
-            total = _add(total, report)
+            total = total + report
             on_batch(report)
         return total
 
@@ -168,7 +168,7 @@ class RemoteKnowledgeBase:
         for path in paths:
             request = ClientRequest("DELETE", path, parameters={"kb_id": self.kb_id}, read_seconds=_LONG_SECONDS)
             try:
-                total = _add(total, self._requests.connection.fetch(request, decode.decode_deletion))
+                total = total + self._requests.connection.fetch(request, decode.decode_deletion)
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_DOCUMENT:
                     raise
@@ -299,15 +299,6 @@ def _read_events(response: "httpx2.Response") -> Iterator[tuple[str, bytes]]:
                 name = line.removeprefix(b"event: ").decode()
             elif line.startswith(b"data: "):
                 yield name, line.removeprefix(b"data: ")
-
-
-def _add(total: WriteReport, report: WriteReport) -> WriteReport:
-    sums = {
-        field.name: getattr(total, field.name) + getattr(report, field.name)
-        for field in fields(WriteReport)
-        if field.name != "manifest_version"
-    }
-    return WriteReport(**sums, manifest_version=max(total.manifest_version, report.manifest_version))
 
 
 def _split_batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:

@@ -133,15 +133,7 @@ class KnowledgeBase:
             unique = list({document.id: document for document in part}.values())
             report = self._core.writer.upsert(Batch(unique, owner, chunk_size or settings.chunk_bytes, {}, {}))
             batches += 1
-            total = WriteReport(
-                added=total.added + report.added,
-                replaced=total.replaced + report.replaced,
-                unchanged=total.unchanged + report.unchanged,
-                deleted=total.deleted + report.deleted,
-                chunks=total.chunks + report.chunks,
-                manifest_version=max(total.manifest_version, report.manifest_version),
-                conflicts=total.conflicts + report.conflicts,
-            )
+            total += report
             on_batch(report)
         return self._core.compact_debt(total) if batches > 1 else total
 

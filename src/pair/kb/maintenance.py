@@ -237,11 +237,16 @@ class KbMaintenance:
         return published.manifest.restored if published is not None else 0
 
     def _store_changes(self, writer: Writer, texts: SyncedDocuments) -> ReconcileReport:
-        revisions, stored, refused = texts.revisions(), self._hashes(SYNC_OWNER), dict[str, str]()
+        core, settings = self._core, self._core.settings.engine
+        revisions, stored, refused = texts.revisions(), dict[str, str](), dict[str, str]()
+        if core.engine.manifests.current() is not None:
+            stored = core.read_documents(lambda reader: reader.hashes(SYNC_OWNER))
+        made_with = core.preparation.name_models(core.engine.manifests.seen()) if revisions else ""
+        chunking = describe_chunking(settings.chunker, settings.chunk_bytes)
         changed = [
             source_id
             for source_id, revision in sorted(revisions.items())
-            if stored.get(source_id) != self._hash_synced(revision)
+            if stored.get(source_id) != hash_revision(revision, SYNC_OWNER, made_with, chunking)
         ]
         removed = self._list_removed(stored.keys() - revisions.keys())
         as_read = dict(revisions)
@@ -270,7 +275,7 @@ class KbMaintenance:
         report = WriteReport()
         if changed or removed:
             report = self._replace(writer, read_changed(), removed, as_read)
-        seen = self._core.context.manifests.seen()
+        seen = core.context.manifests.seen()
         return ReconcileReport(
             stored=report.added + report.replaced,
             removed=report.deleted,
@@ -278,18 +283,6 @@ class KbMaintenance:
             seen_version=seen.version if seen is not None else "",
             refused=tuple(sorted(refused.items())),
         )
-
-    def _hashes(self, owner: str) -> dict[str, str]:
-        """Return the content hash of each document of this owner; {} before the first write."""
-        if self._core.engine.manifests.current() is None:
-            return {}
-        return self._core.read_documents(lambda reader: reader.hashes(owner))
-
-    def _hash_synced(self, revision: str) -> str:
-        """Return what `_hashes` says of a source that was stored under this revision."""
-        core, settings = self._core, self._core.settings.engine
-        made_with = core.preparation.name_models(core.engine.manifests.seen())
-        return hash_revision(revision, SYNC_OWNER, made_with, describe_chunking(settings.chunker, settings.chunk_bytes))
 
     def _list_removed(self, unknown: set[str]) -> list[str]:
         """Return stored ids that no source has any more. Pages that came with a package were never sources here."""

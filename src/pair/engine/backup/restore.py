@@ -24,9 +24,8 @@ from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.bulk_load import Built, deduplicate, require_records
-from pair.engine.write.chunking import format_for_embedding
 from pair.engine.write.commit import Change, EngineContext, next_manifest, next_moment, refuse_lost_shard
-from pair.engine.write.prepare import Batch, Preparation, split_by_size
+from pair.engine.write.prepare import Batch, Preparation, embed_chunks, split_by_size
 from pair.engine.write.writer import (
     Writer,
     WriteReport,
@@ -182,7 +181,14 @@ class Importer:
         earlier = self._records.find(key)
         if earlier is not None:
             return Built(number, earlier.key, earlier.shards)
-        prepared = self._prepare(changed, hashes) if embed else self._add_vectors(changed, header)
+        prepared = list(changed)
+        if embed:
+            by_id: dict[str, PreparedDocument] = {}
+            for batch in self._split_by_owner(changed):
+                by_id |= self._preparation.prepare(batch, batch.documents, hashes)
+            prepared = [by_id[document.header.id] for document in changed]
+        elif not header.has_vectors:
+            prepared = embed_chunks(self._embedding, changed)
         dimension = self._embedding.dimension if embed else header.dimension
         with scratch_folder(context.cache) as folder:
             documents = build_columns(prepared, dimension)
@@ -192,24 +198,6 @@ class Importer:
             record = self._records.announce(key, refs, dimension)
             context.manifests.upload(shards)
         return Built(number, record, refs)
-
-    def _prepare(self, changed: Sequence[PreparedDocument], hashes: Mapping[str, str]) -> list[PreparedDocument]:
-        prepared: dict[str, PreparedDocument] = {}
-        for batch in self._split_by_owner(changed):
-            prepared |= self._preparation.prepare(batch, batch.documents, hashes)
-        return [prepared[document.header.id] for document in changed]
-
-    def _add_vectors(self, changed: Sequence[PreparedDocument], header: LinesHeader) -> list[PreparedDocument]:
-        """Return the documents as the file has them, embedded where the file has no vectors."""
-        if header.has_vectors:
-            return list(changed)
-        texts = [format_for_embedding(doc.header.title, chunk) for doc in changed for chunk in doc.chunks]
-        vectors = self._embedding.embed_all(texts) if texts else np.empty((0, header.dimension), np.float32)
-        ends = np.cumsum([len(document.chunks) for document in changed]).tolist()
-        return [
-            replace(document, vectors=vectors[end - len(document.chunks) : end])
-            for document, end in zip(changed, ends, strict=True)
-        ]
 
     # Publishing
 

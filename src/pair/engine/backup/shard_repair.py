@@ -38,10 +38,8 @@ from pair.engine.format.manifest import FileRole, ShardRef, file_name, shards_pr
 from pair.engine.format.shard import OPENERS, SearchFile, open_graph, open_keywords, open_rows, open_search
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.chunking import format_for_embedding
-from pair.engine.write.prepare import Preparation, restore_chunks
+from pair.engine.write.prepare import Preparation, embed_chunks, restore_chunks
 from pair.text.entity_rules import DocumentText
-from pair.values import Chunk
 
 _PACKAGED_SHARDS = ".pair-index/shards/"
 
@@ -214,20 +212,14 @@ class ShardRebuilder:
     def _read_rows(self) -> StoredDocuments:
         index, dimension = self._open_keywords(), self.ref.centroids.shape[1]
         lengths = None if index is None else index.lengths.tolist()
-        documents: list[tuple[Header, str, tuple[Chunk, ...]]] = []
+        documents: list[PreparedDocument] = []
         begin = 0
         for header, text, ranges in open_rows(self.ref, self.sound["rows"]).documents():
             own = None if lengths is None else lengths[begin : begin + len(ranges)]
             begin += len(ranges)
-            documents.append((header, text, restore_chunks(text, header.title, ranges, own, self.settings)))
-        texts = [format_for_embedding(header.title, chunk) for header, _, chunks in documents for chunk in chunks]
-        vectors = self.preparation.embedding.embed_all(texts) if texts else np.empty((0, dimension), np.float32)
-        ends = np.cumsum([len(chunks) for _, _, chunks in documents]).tolist()
-        prepared = [
-            PreparedDocument(header, text, chunks, vectors[end - len(chunks) : end])
-            for (header, text, chunks), end in zip(documents, ends, strict=True)
-        ]
-        stored = build_columns(prepared, dimension)
+            chunks = restore_chunks(text, header.title, ranges, own, self.settings)
+            documents.append(PreparedDocument(header, text, chunks, np.empty((0, dimension), np.float32)))
+        stored = build_columns(embed_chunks(self.preparation.embedding, documents), dimension)
         return stored if index is None else replace(stored, keywords=index.read_rows(np.arange(index.count)))
 
     def _read_graphs(self, stored: StoredDocuments) -> StoredGraphs:

@@ -222,7 +222,14 @@ class Reembedder:
         self._total = self._rows + sum(shard.live_rows for shard in missing)
         for shard in missing:
             self._embed(shard, journal)
-        self._outputs += self._build_all(missing, manifest, journal)
+        outputs: list[Output] = []
+        commit_id = self._context.new_id()
+        with scratch_folder(self._context.cache) as folder:
+            for together in rules.group_for_reembedding(missing):
+                for group in self._group(together, manifest.dimension, journal):
+                    ref = self._build(folder / str(len(outputs)), group, (commit_id, len(outputs)), journal)
+                    outputs.append(Output(ref, group.members, manifest.collections))
+        self._outputs += outputs
 
     # Vectors
 
@@ -286,17 +293,6 @@ class Reembedder:
             yield np.array(rows, np.int64), texts
 
     # Shards
-
-    def _build_all(self, shards: Sequence[ShardRef], manifest: Manifest, journal: VectorJournal) -> list[Output]:
-        outputs: list[Output] = []
-        commit_id = self._context.new_id()
-        with scratch_folder(self._context.cache) as folder:
-            for together in rules.group_for_reembedding(shards):
-                for group in self._group(together, manifest.dimension, journal):
-                    number = len(outputs)
-                    ref = self._build(folder / str(number), group, (commit_id, number), journal)
-                    outputs.append(Output(ref, group.members, manifest.collections))
-        return outputs
 
     def _group(self, shards: Sequence[ShardRef], dimension: int, journal: VectorJournal) -> list[Group]:
         """Cluster the documents by their new vectors. `dimension`: of the vectors that the shards have."""

@@ -9,7 +9,7 @@ Invariants
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +46,10 @@ class WriteReport:
     chunks: int = 0
     manifest_version: int = 0
     conflicts: int = 0
+
+    def __add__(self, other: "WriteReport") -> "WriteReport":
+        sums = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        return WriteReport(**sums | {"manifest_version": max(self.manifest_version, other.manifest_version)})
 
 
 @dataclass(frozen=True, slots=True)
