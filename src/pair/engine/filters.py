@@ -80,23 +80,22 @@ class Condition:
 
     def to_sql(self) -> tuple[str, list[Any]]:
         """Return an aggregate over the rows of one document, with its parameters."""
-        texts = [checks for checks in self.alternatives if _is_plain_text(checks)]
-        numbers = [checks for checks in self.alternatives if _is_plain_number(checks)]
+        equal = [checks[0] for checks in self.alternatives if len(checks) == 1 and checks[0].operator == "equals"]
+        texts = {check: check.text for check in equal if check.text is not None and check.number is None}
+        texts = {check: text for check, text in texts.items() if _SEPARATOR not in text}
+        numbers = {check: repr(check.number) for check in equal if check.text is None}
         words: list[str] = []
         parameters: list[Any] = []
-        listed: set[tuple[Check, ...]] = set()
+        listed: set[Check] = set()
         # DuckDB takes a tenth of a millisecond for each parameter or element of one, so many values are one text. With
         # `= ANY` each list would become a join.
-        for plain, sql, values in (
-            (texts, _ANY_TEXT, [str(checks[0].text) for checks in texts]),
-            (numbers, _ANY_NUMBER, [repr(checks[0].number) for checks in numbers]),
-        ):
-            if len(plain) > _FEW_VALUES:
+        for sql, values in ((_ANY_TEXT, texts), (_ANY_NUMBER, numbers)):
+            if len(values) > _FEW_VALUES:
                 words.append(sql)
-                parameters.append(_SEPARATOR.join(values))
-                listed.update(plain)
+                parameters.append(_SEPARATOR.join(values.values()))
+                listed.update(values)
         for checks in self.alternatives:
-            if checks not in listed:
+            if listed.isdisjoint(checks):
                 parts = [check.to_sql() for check in checks]
                 words.append(" AND ".join(sql for sql, _ in parts))
                 parameters += [parameter for _, some in parts for parameter in some]
@@ -185,18 +184,6 @@ def _to_whole_value(number: int) -> _Value:
 def _storable(text: str) -> str:
     """Replace halves of surrogate pairs, which UTF-8, and so DuckDB, cannot store."""
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def _is_plain_text(checks: Sequence[Check]) -> bool:
-    """Whether a value must equal one text that can be part of a separated list."""
-    check = checks[0]
-    is_equality = len(checks) == 1 and check.operator == "equals" and check.number is None
-    return is_equality and check.text is not None and _SEPARATOR not in check.text
-
-
-def _is_plain_number(checks: Sequence[Check]) -> bool:
-    """Whether a value must equal one number that has no digits beside it."""
-    return len(checks) == 1 and checks[0].operator == "equals" and checks[0].text is None
 
 
 # ── as it is written in Python and JSON ────────────────────────────────────────────────────────────

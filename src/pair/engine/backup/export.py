@@ -18,10 +18,9 @@ import heapq
 import itertools
 import json
 import mmap
-import struct
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, cast
@@ -48,8 +47,6 @@ _MOST_RATIO = 100
 _FREE_BYTES = 1 << 24
 """How much a packed file may grow: so many times over, and by so many bytes. Texts grow 3 to 20 times."""
 _GZIP = b"\x1f\x8b"
-_SIZES = struct.Struct("<II")
-"""Bytes of an id, and of the line that follows it."""
 
 _Name = Annotated[str, msgspec.Meta(pattern="^[^\ud800-\udfff]*$")]
 """A text that a manifest can hold."""
@@ -349,13 +346,12 @@ def spool_snapshot(
 
 
 def _spool_shard(shard: "_HeldShard", spool: BinaryIO, *, has_vectors: bool, on_line: Callable[[], None]) -> int:
-    """Write the lines of a shard; return the number of its chunks. The caller keeps no reference: the next shard is
+    """Write ids and lines of a shard; return the number of its chunks. The caller keeps no reference: the next shard is
     opened when this one may be evicted.
     """
     for listed in shard.list_documents():
-        name = listed.id.encode(errors="surrogatepass")
-        line = format_document(shard.read_document(listed), has_vectors=has_vectors)
-        spool.write(_SIZES.pack(len(name), len(line)) + name + line)
+        spool.write(json.dumps(listed.id).encode() + b"\n")
+        spool.write(format_document(shard.read_document(listed), has_vectors=has_vectors))
         on_line()
     return shard.live_chunks
 
@@ -364,32 +360,19 @@ def _merge_spool(path: Path, ends: Sequence[int]) -> Iterator[bytes]:
     """Yield the lines by id. `ends`: where the lines of each shard end; the first is 0."""
     if not ends[-1]:
         return
-    with (
-        path.open("rb") as spool,
-        mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        contextlib.ExitStack() as streams,
-    ):
-        # Bytes of UTF-8 sort as their characters do.
-        merged = heapq.merge(
-            *(
-                streams.enter_context(contextlib.closing(_read_spool(content, begin, end)))
-                for begin, end in itertools.pairwise(ends)
-            ),
-            key=lambda entry: entry[0],
-        )
-        for _, line in merged:
-            yield line
+    with path.open("rb") as spool, mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content:
 
+        def read_shard(begin: int, end: int) -> Iterator[tuple[str, int, int]]:
+            """Yield each id, and where its line begins and ends."""
+            while begin < end:
+                middle = content.find(b"\n", begin) + 1
+                behind = content.find(b"\n", middle) + 1
+                yield json.loads(content[begin:middle]), middle, behind
+                begin = behind
 
-def _read_spool(content: mmap.mmap, begin: int, end: int) -> Generator[tuple[bytes, bytes]]:
-    """Yield ids and lines."""
-    while begin < end:
-        name_bytes, line_bytes = _SIZES.unpack_from(content, begin)
-        begin += _SIZES.size
-        name = content[begin : begin + name_bytes]
-        begin += name_bytes
-        yield name, content[begin : begin + line_bytes]
-        begin += line_bytes
+        shards = (read_shard(begin, end) for begin, end in itertools.pairwise(ends))
+        for _, begin, end in heapq.merge(*shards):
+            yield content[begin:end]
 
 
 class _HeldShard:

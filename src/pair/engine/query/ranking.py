@@ -64,9 +64,6 @@ class Scale:
         stretched = (self.farthest**2 - distances.astype(np.float64) ** 2) / span
         return np.asarray(np.maximum(stretched, 0.0), np.float64)
 
-    def hybrid(self, keyword: Floats, vector: Floats) -> Floats:
-        return np.asarray((1.0 - self.weight) * keyword + self.weight * vector, np.float64)
-
 
 def make_scale(weight: float, keyword_scores: Floats, near: Distances) -> Scale:
     """Return the scale of a query. `near`: distances of the rows that are nearest to it."""
@@ -113,7 +110,8 @@ def rank(access: ShardAccess, request: SearchRequest, candidates: Candidates, fi
 def _rank_hybrid(scale: Scale, candidates: Candidates) -> Ranking:
     keyword, vector = scale.keyword(candidates.keyword), scale.vector(candidates.distances)
     parts = {"keyword": keyword, "vector": vector, "weight": np.full(len(candidates), scale.weight)}
-    return Ranking("hybrid", candidates, scale.hybrid(keyword, vector), parts)
+    scores = np.asarray((1.0 - scale.weight) * keyword + scale.weight * vector, np.float64)
+    return Ranking("hybrid", candidates, scores, parts)
 
 
 # ── the graph ──────────────────────────────────────────────────────────────────────────────────────

@@ -108,7 +108,7 @@ def retrieve(access: ShardAccess, settings: EngineSettings, request: SearchReque
     if request.vector is not None:
         vectors = VectorSearch(access, settings, request, request.vector, near_limit)
     if words is not None and (words.phrases or words.excluded):
-        access.read_whole_files()  # phrases are looked for in the texts of any shard
+        access.in_pieces = False  # phrases are looked for in the texts of any shard
         access.fetch(range(len(access.shards)), keywords=has_words)
     else:
         access.fetch(vectors.surely_asked if vectors is not None else (), keywords=has_words)

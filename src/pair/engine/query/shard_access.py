@@ -189,10 +189,6 @@ class ShardAccess:
                 fetches += self._read_or_note(plan) or ()
         return fetches
 
-    def read_whole_files(self) -> None:
-        """Fetch whole files from now on: for a query that looks at the texts of many rows."""
-        self.in_pieces = False
-
     def search(self, position: int) -> SearchFile | None:
         """Return the search file of a shard; None when it cannot be read. Raises RangeError while reading pieces."""
         if position not in self._searches:
