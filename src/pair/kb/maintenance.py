@@ -401,7 +401,7 @@ class KbBackup:
         Raises E003, E224, E225, E226, and what a write raises.
         """
         core = self._core
-        importer = Importer(core.context, core.store, core.writer, core.preparation, on_progress)
+        importer = Importer(core.context, core.writer, core.preparation, core.pending_shards, on_progress)
         report = importer.run(open_export(path), replace_all=replace_all, embed=embed)
         return core.compact_debt(report) if report.chunks else report
 
