@@ -21,12 +21,13 @@ import mmap
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pair import errors, files
 from pair.engine.format.checks import load_json
@@ -37,7 +38,7 @@ from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import OpenShard, ShardCache
 from pair.engine.write.prepare import restore_chunks
-from pair.engine.write.writer import live_mask
+from pair.engine.write.writer import list_live, live_mask
 from pair.values import NO_GRAPH, Chunk, GraphRows
 
 FORMAT: Literal["pair-documents"] = "pair-documents"
@@ -391,23 +392,27 @@ class _HeldShard:
         return int(live_mask(self._ref)[self._search.doc_of_row].sum())
 
     def list_documents(self) -> Iterator[ListedDocument]:
-        live = live_mask(self._ref)
-        return (listed for listed in self._ids.after("") if live[listed.doc])
+        return list_live(self._ref, self._ids)
 
     def read_document(self, listed: ListedDocument) -> PreparedDocument:
-        search, doc = self._search, listed.doc
-        header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
-        ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
-        lengths = None if self._keywords is None else self._keywords.lengths[rows].tolist()
-        chunks = restore_chunks(text, header.title, ranges, lengths, self._settings)
-        return PreparedDocument(header, text, chunks, search.vectors[rows], self._graph(doc, rows))
-
-    def _graph(self, doc: int, rows: slice) -> GraphRows:
+        lengths = None if self._keywords is None else self._keywords.lengths
+        document = read_document(self._search, listed.doc, lengths, self._settings)
         if not self._ref.graph_available:
-            return NO_GRAPH
+            return document
         if isinstance(self._graphs, GraphIndex):
-            return self._graphs.read_graph(rows)
-        return self._graphs.get(doc, GraphRows((), ()))
+            return replace(document, graph=self._graphs.read_graph(self._search.rows_of_document(listed.doc)))
+        return replace(document, graph=self._graphs.get(listed.doc, GraphRows((), ())))
+
+
+def read_document(
+    search: SearchFile, doc: int, lengths: npt.NDArray[np.uint32] | None, settings: EngineSettings
+) -> PreparedDocument:
+    """Return a document of a shard, without its graph. `lengths`: of all rows, if there is a keyword index."""
+    header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
+    ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
+    own_lengths = None if lengths is None else lengths[rows].tolist()
+    chunks = restore_chunks(text, header.title, ranges, own_lengths, settings)
+    return PreparedDocument(header, text, chunks, search.vectors[rows])
 
 
 def export_documents(snapshot: Snapshot, target: Path | BinaryIO, options: ExportOptions) -> ExportReport:

@@ -39,13 +39,13 @@ from pair.engine.format.manifest import (
     version_in_key,
     versions_prefix,
 )
-from pair.engine.format.shard import IdFile, ListedDocument, open_ids
+from pair.engine.format.shard import ListedDocument, open_ids
 from pair.engine.format.shard_builder import build_shard
 from pair.engine.storage.manifest_store import ManifestCopy, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, commit, next_manifest
 from pair.engine.write.prepare import Preparation
-from pair.engine.write.writer import Writer, live_mask, scratch_folder
+from pair.engine.write.writer import Writer, list_live, scratch_folder
 
 _ROUNDS = 5
 _SOURCES = "the synced sources"
@@ -312,7 +312,7 @@ class Fsck:
                 self._rebuild(rebuilder, list(left), folder / "built")
             self._add_shard(shard, left, remedy, is_repaired=repair)
         else:
-            listed = _list_live(shard, open_ids(shard, sound["ids"])) if "ids" in sound else None
+            listed = list(list_live(shard, open_ids(shard, sound["ids"]))) if "ids" in sound else None
             self._lost.append(_LostShard(shard, left, listed))
 
     def _rebuild(self, rebuilder: ShardRebuilder, roles: Sequence[FileRole], folder: Path) -> None:
@@ -404,7 +404,7 @@ class Fsck:
         for shard in manifest.shards:
             if shard.folder not in unknown:
                 with contextlib.suppress(ShardMissingError, errors.DataError):  # it is damaged, and reported
-                    ids |= {listed.id for listed in _list_live(shard, self.context.cache.open(shard).ids())}
+                    ids |= {listed.id for listed in list_live(shard, self.context.cache.open(shard).ids())}
         return frozenset(ids)
 
     def _settle(self, lost: _LostShard, numbers: list[int] | None, left: Sequence[str]) -> None:
@@ -426,8 +426,3 @@ class Fsck:
         if options.repair and len(gone):
             self._dropped += commit(self.context, drop, since=self.writer.began).result
         self._add_shard(shard, lost.faults, remedy, ids=left, is_repaired=options.repair and is_dropped)
-
-
-def _list_live(shard: ShardRef, ids: IdFile) -> list[ListedDocument]:
-    live = live_mask(shard)
-    return [listed for listed in ids.after("") if live[listed.doc]]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from pair import errors
-from pair.engine.format.manifest import Manifest, ShardRef
+from pair.engine.format.manifest import Manifest
 from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.writer import DocumentLocation, find_stored
+from pair.engine.write.writer import DocumentLocation, find_stored, list_live
 
 _MOST_LOOKED_AT = 5000
 """Documents, for one page of those that hold a text."""
@@ -92,13 +92,11 @@ class DocumentReader:
 
     def _live(self, after: str) -> Iterator[tuple[ListedDocument, int]]:
         """Yield the live documents by id, each with the position of its shard."""
-
-        def list_shard(position: int, shard: ShardRef) -> Iterator[tuple[ListedDocument, int]]:
-            for listed in self.cache.open(shard).ids().after(after):
-                if shard.tombstones is None or not shard.tombstones[listed.doc]:
-                    yield listed, position
-
-        return heapq.merge(*map(list_shard, itertools.count(), self.manifest.shards), key=lambda pair: pair[0].id)
+        shards = (
+            zip(list_live(shard, self.cache.open(shard).ids(), after), itertools.repeat(position))
+            for position, shard in enumerate(self.manifest.shards)
+        )
+        return heapq.merge(*shards, key=lambda entry: entry[0].id)
 
     def _search_file(self, position: int) -> SearchFile:
         return self.cache.open(self.manifest.shards[position]).search(self.now)
