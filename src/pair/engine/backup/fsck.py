@@ -370,10 +370,14 @@ class Fsck:
             return
         # A KB that was rolled back is behind its sources.
         ids = frozenset() if manifest.restored else self.options.list_obtainable()
-        unknown = [lost for lost in self._lost if lost.listed is None]
-        is_all_unknown_obtainable = bool(unknown) and sum(lost.ref.live_documents for lost in unknown) == len(
-            ids - self._list_elsewhere(manifest)
-        )
+        unknown = {lost.ref.folder: lost.ref for lost in self._lost if lost.listed is None}
+        known_ids: set[str] = set()
+        for shard in manifest.shards if unknown else ():
+            if shard.folder not in unknown:
+                with contextlib.suppress(ShardMissingError, errors.DataError):  # it is damaged, and reported
+                    known_ids |= {listed.id for listed in list_live(shard, self.context.cache.open(shard).ids())}
+        lost_documents = sum(ref.live_documents for ref in unknown.values())
+        is_all_unknown_obtainable = bool(unknown) and lost_documents == len(ids - known_ids)
         for lost in self._lost:
             if lost.ref.folder not in manifest.folders:
                 self._settle(lost, [], [listed.id for listed in lost.listed or ()])
@@ -396,16 +400,6 @@ class Fsck:
                     self.store.delete(copy.key)
                 reason = f"version {manifest.number} needs a shard that is lost"
                 self._faults.append(Fault(copy.key, reason, manifest.documents, is_repaired=is_given_up))
-
-    def _list_elsewhere(self, manifest: Manifest) -> frozenset[str]:
-        """Return the ids of documents in shards whose documents are known."""
-        unknown = {lost.ref.folder for lost in self._lost if lost.listed is None}
-        ids: set[str] = set()
-        for shard in manifest.shards:
-            if shard.folder not in unknown:
-                with contextlib.suppress(ShardMissingError, errors.DataError):  # it is damaged, and reported
-                    ids |= {listed.id for listed in list_live(shard, self.context.cache.open(shard).ids())}
-        return frozenset(ids)
 
     def _settle(self, lost: _LostShard, numbers: list[int] | None, left: Sequence[str]) -> None:
         """`numbers`: of documents that sources have; None for all of them. `left`: ids of those that they have not."""

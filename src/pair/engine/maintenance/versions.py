@@ -190,15 +190,13 @@ class ManifestDiff:
 
     def add(self, old: _DocumentEntry | None, new: _DocumentEntry | None) -> None:
         """Note a document that was removed, added, or stored again; one with the same text and header is no change."""
-        if old is not None and new is not None and self._is_same(old, new):
-            return
+        if old is not None and new is not None:
+            before, after = self._search(old.shard), self._search(new.shard)
+            header = structs.replace(before.header(old.doc), content_hash=after.header(new.doc).content_hash)
+            if header == after.header(new.doc) and before.text(old.doc) == after.text(new.doc):
+                return
         self._old |= {old.id: old} if old is not None else {}
         self._new |= {new.id: new} if new is not None else {}
-
-    def _is_same(self, old: _DocumentEntry, new: _DocumentEntry) -> bool:
-        before, after = self._search(old.shard), self._search(new.shard)
-        header = structs.replace(before.header(old.doc), content_hash=after.header(new.doc).content_hash)
-        return header == after.header(new.doc) and before.text(old.doc) == after.text(new.doc)
 
 
 def compare(before: Manifest, after: Manifest, cache: ShardCache) -> ManifestDiff:

@@ -408,11 +408,8 @@ class GraphView:
                     weights[entity] += weight
                 for one, other in combinations(sorted(mentions), 2):
                     together[one, other] += min(mentions[one], mentions[other])
-        counts = dict.fromkeys(weights, 0)  # live chunks of the whole KB that name each entity
-        for graph in self._graphs.values():
-            numbers = graph.file.find(np.array(list(weights), np.uint64)).tolist()
-            for entity, number in zip(weights, numbers, strict=True):
-                counts[entity] += int(graph.frequencies[number]) if number >= 0 else 0
+        naming_chunks = _count_rows(list(self._graphs.values()), np.array(list(weights), np.uint64))
+        counts = dict(zip(weights, naming_chunks.tolist(), strict=True))
 
         def strength(entity: int) -> tuple[bool, float, int]:
             """A rare entity tells more than one that many chunks name."""

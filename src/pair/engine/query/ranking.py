@@ -119,7 +119,7 @@ def _rank_hybrid(scale: Scale, candidates: Candidates) -> Ranking:
 
 def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ranking) -> Ranking:
     """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
-    parameters, named = request.graph, find_question_entities(request.text)
+    parameters, named = request.options.graph, find_question_entities(request.text)
     if request.mode == "adaptive" and not named and any("graph" in shard.files for shard in access.shards):
         return replace(hybrid, reason=_NAMES_NOTHING)  # before graphs are fetched
     graphs = access.graph_shards()
@@ -173,7 +173,7 @@ def _join(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ran
     strength = dict(zip(zip(shards.tolist(), rows.tolist(), strict=True), reached.scores.tolist(), strict=True))
     places = zip(again.candidates.shards.tolist(), again.candidates.rows.tolist(), strict=True)
     graph = np.array([strength.get(place, 0.0) for place in places])
-    scores = add_graph_scores(again.scores, graph, request.graph.alpha)
+    scores = add_graph_scores(again.scores, graph, request.options.graph.alpha)
     return Ranking("graph", again.candidates, scores, {**again.parts, "hybrid": again.scores, "graph": graph})
 
 

@@ -20,7 +20,7 @@ from pair.engine.query.bm25 import KeywordSearch
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.engine.settings import EngineSettings
 from pair.text.tokenizer import KeywordQuery
-from pair.values import GraphParameters, SearchMode
+from pair.values import SearchMode, SearchOptions
 
 Floats = npt.NDArray[np.float64]
 Distances = npt.NDArray[np.float32]
@@ -54,16 +54,10 @@ class SearchRequest:
     embedder: str = ""
     """The embedder that made the vector."""
     condition: Filter | None = None
-    max_distance: float | None = None
-    """Hits are strictly nearer than this."""
     exact: bool = False
     """Ask every row of every shard."""
-    graph: GraphParameters = field(default_factory=GraphParameters)
-    diversity: float = 0.0
-    """The weight of being unlike the hits before: from 0 to below 1."""
     explain: bool = False
-    highlights: bool = False
-    """Tell what matched: takes about as long as everything else together."""
+    options: SearchOptions = field(default_factory=SearchOptions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +154,7 @@ def _score_rows(
             blocks = np.array_split(own_rows, len(own_rows) // _BLOCK_ROWS + 1)
             distances[own] = np.concatenate([compute_distances(search.row_vectors(block), vector) for block in blocks])
     chosen &= keyword > -np.inf
-    max_distance = request.max_distance
+    max_distance = request.options.max_distance
     if max_distance is not None and vector is not None:
         chosen &= distances < max_distance
     if chosen.all():
@@ -183,7 +177,8 @@ class VectorSearch:
     @functools.cached_property
     def _order(self) -> rules.AskingOrder:
         request, routing = self.request, self.access.routing
-        if self.limit <= 0 or (request.max_distance is not None and request.max_distance <= 0):
+        max_distance = request.options.max_distance
+        if self.limit <= 0 or (max_distance is not None and max_distance <= 0):
             return rules.AskingOrder(())
         ranked = {} if request.exact else routing.rank_shards(self.vector)
         return rules.order_shards(routing.shards, ranked, self.settings, ask_all=request.exact)
@@ -262,11 +257,12 @@ class VectorSearch:
         if not self._answers:
             return _NO_DISTANCES
         distances = np.concatenate([distances for _, distances, _ in self._answers])
-        return distances if self.request.max_distance is None else distances[distances < self.request.max_distance]
+        max_distance = self.request.options.max_distance
+        return distances if max_distance is None else distances[distances < max_distance]
 
     def _farthest(self) -> float | None:
         """Return the distance of the last row that would be returned now."""
         distances = self._near_enough()
         if len(distances) < self.limit:
-            return self.request.max_distance
+            return self.request.options.max_distance
         return float(np.partition(distances, self.limit - 1)[self.limit - 1])

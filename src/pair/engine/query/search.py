@@ -87,7 +87,7 @@ class Search:
             return _find_passages(access, self.settings, request if has_vector else replace(request, vector=None))
 
         hits = self._answer(answer, request, published)
-        if request.words is None or not request.highlights:
+        if request.words is None or not request.options.highlights:
             return hits
         marked = list(hits.passages)  # at the end: many more rows are looked at than are shown
         for number, hit in enumerate(marked):
@@ -213,14 +213,14 @@ class PassageBuilder:
         best: list[RankedRow] = []
         made: dict[int, Hit] = {}
         while True:
-            taken = wanted if not request.diversity else wanted * _DIVERSE_CHOICES
+            taken = wanted if not request.options.diversity else wanted * _DIVERSE_CHOICES
             if not best or len(best) < min(taken, len(candidates)):  # ties may have brought as many before
                 more = max(taken, count_whole_ties(ranking.scores, taken + MORE_ALIKE))
                 best = best_rows(self.access, candidates.shards, candidates.rows, ranking.scores, more)
             rows = best[:taken]
-            if request.diversity and rows:
+            if request.options.diversity and rows:
                 vectors = np.concatenate([row.search.row_vectors(np.array([row.row])) for row in rows])
-                order = diversify([row.score for row in rows], vectors, wanted, 1.0 - request.diversity)
+                order = diversify([row.score for row in rows], vectors, wanted, 1.0 - request.options.diversity)
                 rows = [rows[number] for number in order]
             made.update((row.number, self._make_hit(row, ranking)) for row in rows if row.number not in made)
             by_document = {row.header.id: row for row in rows}
@@ -255,7 +255,7 @@ class PassageBuilder:
         if "keyword" in ranking.parts:
             explanation["bm25"] = float(ranking.candidates.keyword[number])
         if "graph" in ranking.parts:
-            explanation["alpha"] = self.request.graph.alpha
+            explanation["alpha"] = self.request.options.graph.alpha
         return explanation
 
     def _note_crowding(self, rows: Sequence[RankedRow], made: Mapping[int, Hit]) -> None:
