@@ -138,12 +138,15 @@ class Compactor:
         self, before: Manifest, replaced: Sequence[ShardRef], outputs: Sequence[Output], commit_id: str
     ) -> Manifest:
         """Wait for the lease as a writer does: what was built stays good while others write."""
-        context = self.context
+        context, folders = self.context, {shard.folder for shard in replaced}
 
         def change(manifest: Manifest) -> Change[None]:
-            shards = _rebase(manifest, before, replaced, outputs)
-            if shards is None:
-                raise errors.manifest_changed(context.kb_id)
+            current = {shard.folder: shard for shard in manifest.shards}
+            is_same = manifest.collections == before.collections and folders <= current.keys()
+            if not (is_same and are_whole_in(outputs, [current[folder] for folder in folders])):
+                raise errors.manifest_changed(context.kb_id)  # the work was done on shards that are no longer there
+            shards = [shard for shard in manifest.shards if shard.folder not in folders]
+            shards += [apply_late_deletes(output, current) for output in outputs]
             return Change(manifest.make_next(commit_id, context.manifests.now(), shards, "compact"), None)
 
         with context.hold_lease() as lease:
@@ -195,20 +198,6 @@ def assign_groups(
 
 
 # ── what others did meanwhile ──────────────────────────────────────────────────────────────────────
-
-
-def _rebase(
-    now: Manifest, before: Manifest, replaced: Sequence[ShardRef], outputs: Sequence[Output]
-) -> list[ShardRef] | None:
-    """Return the shards of the next manifest; None when the work was done on shards that are no longer there."""
-    current = {shard.folder: shard for shard in now.shards}
-    folders = {shard.folder for shard in replaced}
-    if now.collections != before.collections or not folders <= current.keys():
-        return None
-    if not are_whole_in(outputs, [current[folder] for folder in folders]):
-        return None
-    kept = [shard for shard in now.shards if shard.folder not in folders]
-    return kept + [apply_late_deletes(output, current) for output in outputs]
 
 
 def are_whole_in(outputs: Iterable[Output], shards: Iterable[ShardRef]) -> bool:

@@ -85,15 +85,6 @@ def _hash_in_key(shard: ShardRef) -> str:
     return shard.folder.rpartition("/")[2]
 
 
-def is_named_by_content(shard: ShardRef) -> bool:
-    return _hash_in_key(shard) == hash_files(shard.files)
-
-
-def move_shard(shard: ShardRef, kb_id: str) -> ShardRef:
-    """Return the shard as a KB of another name refers to it."""
-    return replace(shard, folder=shards_prefix(kb_id) + _hash_in_key(shard))
-
-
 def unpack_manifest(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) -> Manifest:
     """Return the manifest of an index as a KB of this name refers to its shards. `hashes`: of its files, by name.
 
@@ -105,11 +96,12 @@ def unpack_manifest(content: bytes, hashes: Mapping[str, str], label: str, kb_id
     except errors.DataError as fault:
         raise errors.index_damaged(label, fault.explanation or fault.message) from fault
     for shard in manifest.shards:
-        if not is_named_by_content(shard):
+        if _hash_in_key(shard) != hash_files(shard.files):
             raise errors.index_damaged(label, f"a shard is not called by its bytes: {shard.folder}")
         if any(hashes.get(name_in_index(shard, role)) != file.sha256 for role, file in shard.files.items()):
             raise errors.index_damaged(label, f"a shard is not the one that is packaged: {shard.folder}")
-    return replace(manifest, kb_id=kb_id, shards=tuple(move_shard(shard, kb_id) for shard in manifest.shards))
+    moved = (replace(shard, folder=shards_prefix(kb_id) + _hash_in_key(shard)) for shard in manifest.shards)
+    return replace(manifest, kb_id=kb_id, shards=tuple(moved))
 
 
 def find_name_in_index(key: str, kb_id: str) -> str | None:

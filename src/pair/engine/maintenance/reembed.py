@@ -10,6 +10,7 @@ Invariants
     A KB that is rolled back meanwhile to another embedder stays so; any other rollback is only followed.
 """
 
+import functools
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -162,9 +163,10 @@ class Reembedder:
             before = context.manifests.require()
             try:
                 self._catch_up(before.manifest, journal)
+                finish = functools.partial(self._finish, journal=journal, is_last_round=number == _ROUNDS)
                 # Waits for the lease as a writer does.
                 with context.hold_lease() as lease:
-                    committed = commit_under(lease, context, self._finisher(journal, is_last_round=number == _ROUNDS))
+                    committed = commit_under(lease, context, finish)
                 if committed.result:
                     return committed.manifest, number
             except errors.ConflictError as fault:
@@ -176,22 +178,18 @@ class Reembedder:
             logger.info("re-embedding what was written meanwhile", extra={"kb": context.kb_id, "round": number})
         raise errors.manifest_changed(context.kb_id)
 
-    def _finisher(self, journal: VectorJournal, *, is_last_round: bool) -> Callable[[Manifest], Change[bool]]:
-        """Return the change that ends the run. Its result is False when others wrote so much that a round is due."""
-
-        def finish(manifest: Manifest) -> Change[bool]:
-            if manifest.embedder == self.embedding.name:
-                return Change(None, result=True)  # another run did the same
-            if not rules.may_finish_under_lease(self._find_missing(manifest), is_last_round=is_last_round):
-                return Change(None, result=False)
-            self._catch_up(manifest, journal)
-            current = {shard.folder: shard for shard in manifest.shards}
-            shards = [apply_late_deletes(output, current) for output in self._outputs]
-            name, dimension = self.embedding.name, self.embedding.dimension
-            commit_id, now = self.context.new_id(), self.context.manifests.now()
-            return Change(manifest.make_reembedded(commit_id, now, shards, name, dimension), result=True)
-
-        return finish
+    def _finish(self, manifest: Manifest, journal: VectorJournal, *, is_last_round: bool) -> Change[bool]:
+        """Make the change that ends the run. Its result is False when others wrote so much that a round is due."""
+        if manifest.embedder == self.embedding.name:
+            return Change(None, result=True)  # another run did the same
+        if not rules.may_finish_under_lease(self._find_missing(manifest), is_last_round=is_last_round):
+            return Change(None, result=False)
+        self._catch_up(manifest, journal)
+        current = {shard.folder: shard for shard in manifest.shards}
+        shards = [apply_late_deletes(output, current) for output in self._outputs]
+        name, dimension = self.embedding.name, self.embedding.dimension
+        commit_id, now = self.context.new_id(), self.context.manifests.now()
+        return Change(manifest.make_reembedded(commit_id, now, shards, name, dimension), result=True)
 
     def _find_usable(self, manifest: Manifest) -> list[Output]:
         """Return the new shards that are still there for sure.
