@@ -296,9 +296,6 @@ def merge_neighbours(
     Between two merged hits lie at most `most_gap` characters, or whitespace. A passage longer than `most_characters`
     is not made of several hits.
     """
-    by_document: dict[str, list[int]] = {}
-    for number, hit in enumerate(hits):
-        by_document.setdefault(hit.document_id, []).append(number)
 
     def continues(last: Hit, start: int, end: int, hit: Hit) -> bool:
         """Tell whether `hit` continues the passage from `start` to `end`; `last` is in it."""
@@ -308,28 +305,18 @@ def merge_neighbours(
             return True
         return hit.start - end <= _MOST_BLANK and not text_of(last, end, hit.start).strip()
 
-    merged: dict[int, Hit] = {}
-    for numbers in by_document.values():
-        for group in _group_neighbours(hits, numbers, continues):
-            merged[min(group)] = _merge([hits[number] for number in sorted(group)], text_of)
-    return tuple(merged[number] for number in sorted(merged))
-
-
-def _group_neighbours(
-    hits: Sequence[Hit], numbers: Sequence[int], continues: Callable[[Hit, int, int, Hit], bool]
-) -> list[list[int]]:
-    """Group the numbers of hits of one document that follow each other closely."""
     groups: list[list[int]] = []
     start = end = 0
-    for number in sorted(numbers, key=lambda one: (hits[one].start, hits[one].end, one)):
-        hit = hits[number]
-        if groups and continues(hits[groups[-1][-1]], start, end, hit):
+    for number, hit in sorted(enumerate(hits), key=lambda entry: (entry[1].document_id, entry[1].start, entry[1].end)):
+        last = hits[groups[-1][-1]] if groups else hit
+        if groups and last.document_id == hit.document_id and continues(last, start, end, hit):
             groups[-1].append(number)
             end = max(end, hit.end)
         else:
             groups.append([number])
             start, end = hit.start, hit.end
-    return groups
+    merged = {min(group): _merge([hits[number] for number in sorted(group)], text_of) for group in groups}
+    return tuple(merged[number] for number in sorted(merged))
 
 
 def _merge(group: Sequence[Hit], text_of: ReadText) -> Hit:
