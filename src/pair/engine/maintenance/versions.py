@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec import structs
 
 from pair.engine.format.manifest import Manifest, ShardRef
-from pair.engine.format.shard import SearchFile
+from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, commit, next_moment, shard_lost
 from pair.engine.write.writer import Numbers, Writer, live_mask
@@ -123,6 +123,8 @@ def release(context: EngineContext, writer: Writer) -> None:
 CURRENT = "current"
 """Names the current version."""
 
+_Entry = tuple[ShardRef, ListedDocument]
+"""A document in a shard."""
 _Pairs = npt.NDArray[np.uint64]
 """Rows of two numbers."""
 
@@ -144,15 +146,6 @@ class DocumentChanges(msgspec.Struct, frozen=True):
         return dict(msgspec.to_builtins(self))
 
 
-@dataclass(frozen=True, slots=True)
-class _DocumentEntry:
-    """A document in a shard."""
-
-    id: str
-    shard: ShardRef
-    doc: int
-
-
 @dataclass
 class ManifestDiff:
     """The differences of two manifests, and access to the texts."""
@@ -161,9 +154,9 @@ class ManifestDiff:
     before: int
     after: int
     _cache: ShardCache
-    _old: dict[str, _DocumentEntry] = field(default_factory=dict)
+    _old: dict[str, _Entry] = field(default_factory=dict)
     """Documents that were removed or changed, as they were, by id."""
-    _new: dict[str, _DocumentEntry] = field(default_factory=dict)
+    _new: dict[str, _Entry] = field(default_factory=dict)
     """Documents that were added or changed, as they are, by id."""
     _files: dict[str, SearchFile] = field(default_factory=dict)
 
@@ -180,23 +173,24 @@ class ManifestDiff:
         except ShardMissingError as fault:
             raise shard_lost(fault) from fault
 
-    def _text(self, entry: _DocumentEntry | None) -> str | None:
-        return None if entry is None else self._search(entry.shard).text(entry.doc)
+    def _text(self, entry: _Entry | None) -> str | None:
+        return None if entry is None else self._search(entry[0]).text(entry[1].doc)
 
     def _search(self, shard: ShardRef) -> SearchFile:
         if shard.folder not in self._files:
             self._files[shard.folder] = self._cache.open(shard).search(0.0)
         return self._files[shard.folder]
 
-    def add(self, old: _DocumentEntry | None, new: _DocumentEntry | None) -> None:
+    def add(self, old: _Entry | None, new: _Entry | None) -> None:
         """Note a document that was removed, added, or stored again; one with the same text and header is no change."""
         if old is not None and new is not None:
-            before, after = self._search(old.shard), self._search(new.shard)
-            header = structs.replace(before.header(old.doc), content_hash=after.header(new.doc).content_hash)
-            if header == after.header(new.doc) and before.text(old.doc) == after.text(new.doc):
+            (old_shard, was), (new_shard, now) = old, new
+            before, after = self._search(old_shard), self._search(new_shard)
+            header = structs.replace(before.header(was.doc), content_hash=after.header(now.doc).content_hash)
+            if header == after.header(now.doc) and before.text(was.doc) == after.text(now.doc):
                 return
-        self._old |= {old.id: old} if old is not None else {}
-        self._new |= {new.id: new} if new is not None else {}
+        self._old |= {old[1].id: old} if old is not None else {}
+        self._new |= {new[1].id: new} if new is not None else {}
 
 
 def compare(before: Manifest, after: Manifest, cache: ShardCache) -> ManifestDiff:
@@ -234,10 +228,9 @@ class _Entries:
     identities: _Pairs
     hashes: _Pairs
 
-    def entry(self, number: int) -> _DocumentEntry:
+    def entry(self, number: int) -> _Entry:
         shard = self.shards[self.positions[number]]
-        listed = self.cache.open(shard).ids().read_line(int(self.lines[number]))
-        return _DocumentEntry(listed.id, shard, listed.doc)
+        return shard, self.cache.open(shard).ids().read_line(int(self.lines[number]))
 
 
 def _list_entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: ShardCache) -> _Entries:
