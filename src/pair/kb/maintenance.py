@@ -381,9 +381,9 @@ class KbBackup:
 
             def take_snapshot(manifest: Manifest) -> Snapshot:
                 if context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
-                    return hold_snapshot(manifest, context.cache, context.settings, options)
+                    return hold_snapshot(manifest, context, options)
                 folder = stack.enter_context(scratch_folder(context.cache))
-                return spool_snapshot(manifest, context.cache, context.settings, folder, options)
+                return spool_snapshot(manifest, context, folder, options)
 
             return export_documents(self._core.read(take_snapshot), target, options)
 

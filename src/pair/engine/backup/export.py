@@ -36,7 +36,7 @@ from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.settings import EngineSettings
-from pair.engine.storage.shard_cache import OpenShard, ShardCache
+from pair.engine.write.commit import EngineContext
 from pair.engine.write.prepare import restore_chunks
 from pair.engine.write.writer import list_live, live_mask
 from pair.values import NO_GRAPH, Chunk, GraphRows
@@ -311,9 +311,9 @@ class Snapshot:
     """The lines of all documents by id."""
 
 
-def hold_snapshot(manifest: Manifest, cache: ShardCache, settings: EngineSettings, options: ExportOptions) -> Snapshot:
+def hold_snapshot(manifest: Manifest, context: EngineContext, options: ExportOptions) -> Snapshot:
     """Hold all shards open, whole. Raises ShardMissingError, E205, E206, E207, E010."""
-    shards = [_HeldShard(shard, cache.open(shard), settings) for shard in manifest.shards]
+    shards = [_HeldShard(shard, context) for shard in manifest.shards]
 
     def read_lines() -> Iterator[bytes]:
         streams = [zip(shard.list_documents(), itertools.repeat(shard)) for shard in shards]
@@ -324,9 +324,7 @@ def hold_snapshot(manifest: Manifest, cache: ShardCache, settings: EngineSetting
     return Snapshot(manifest, sum(shard.live_chunks for shard in shards), read_lines())
 
 
-def spool_snapshot(
-    manifest: Manifest, cache: ShardCache, settings: EngineSettings, folder: Path, options: ExportOptions
-) -> Snapshot:
+def spool_snapshot(manifest: Manifest, context: EngineContext, folder: Path, options: ExportOptions) -> Snapshot:
     """Write the lines to disk, shard after shard: for a cache that does not hold all shards at once.
 
     `folder`: for the lines; it has to exist for as long as they are read.
@@ -337,7 +335,7 @@ def spool_snapshot(
     with path.open("xb") as spool:
         for ref in manifest.shards:
             chunks += _spool_shard(
-                _HeldShard(ref, cache.open(ref), settings),
+                _HeldShard(ref, context),
                 spool,
                 has_vectors=options.vectors,
                 on_line=lambda: options.on_progress(next(done), manifest.documents),
@@ -377,10 +375,10 @@ def _merge_spool(path: Path, ends: Sequence[int]) -> Iterator[bytes]:
 
 
 class _HeldShard:
-    def __init__(self, ref: ShardRef, opened: OpenShard, settings: EngineSettings) -> None:
+    def __init__(self, ref: ShardRef, context: EngineContext) -> None:
         self._ref = ref
-        self._opened = opened  # keeps its files from being evicted
-        self._settings = settings
+        self._opened = opened = context.cache.open(ref)  # keeps its files from being evicted
+        self._settings = context.settings
         self._ids = opened.ids()
         self._search: SearchFile = opened.search(0.0)
         self._keywords = opened.keywords()
