@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast, get_args
 
 from pair import errors
-from pair.engine.backup.export import (
-    ExportOptions,
-    ExportReport,
-    Snapshot,
-    count_export_bytes,
-    export_documents,
-    hold_snapshot,
-    open_export,
-    spool_snapshot,
-)
+from pair.engine.backup.export import ExportOptions, ExportReport, export_documents, open_export, take_snapshot
 from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport
 from pair.engine.backup.restore import Importer
 from pair.engine.format.manifest import Manifest
@@ -41,7 +32,7 @@ from pair.engine.write.prepare import (
     hash_revision,
     split_batches,
 )
-from pair.engine.write.writer import Writer, WriteReport, scratch_folder
+from pair.engine.write.writer import Writer, WriteReport
 from pair.files import CHUNK_BYTES
 from pair.settings import CONFIG_PLACES, Settings
 from pair.sync.report import SyncReport
@@ -377,15 +368,9 @@ class KbBackup:
         Raises E201, E205, E206, E207, E010.
         """
         context, options = self._core.context, ExportOptions(vectors, on_progress)
-        with contextlib.ExitStack() as stack:
-
-            def take_snapshot(manifest: Manifest) -> Snapshot:
-                if context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
-                    return hold_snapshot(manifest, context, options)
-                folder = stack.enter_context(scratch_folder(context.cache))
-                return spool_snapshot(manifest, context, folder, options)
-
-            return export_documents(self._core.read(take_snapshot), target, options)
+        with contextlib.ExitStack() as cleanup:
+            snapshot = self._core.read(lambda manifest: take_snapshot(manifest, context, options, cleanup))
+            return export_documents(snapshot, target, options)
 
     def import_from(
         self,

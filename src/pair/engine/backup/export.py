@@ -38,7 +38,7 @@ from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.settings import EngineSettings
 from pair.engine.write.commit import EngineContext
 from pair.engine.write.prepare import restore_chunks
-from pair.engine.write.writer import list_live, live_mask
+from pair.engine.write.writer import list_live, live_mask, scratch_folder
 from pair.values import NO_GRAPH, Chunk, GraphRows
 
 FORMAT: Literal["pair-documents"] = "pair-documents"
@@ -311,8 +311,21 @@ class Snapshot:
     """The lines of all documents by id."""
 
 
-def hold_snapshot(manifest: Manifest, context: EngineContext, options: ExportOptions) -> Snapshot:
-    """Hold all shards open, whole. Raises ShardMissingError, E205, E206, E207, E010."""
+def take_snapshot(
+    manifest: Manifest, context: EngineContext, options: ExportOptions, cleanup: contextlib.ExitStack
+) -> Snapshot:
+    """Hold all shards open, or write the lines to disk where the cache does not hold all shards at once.
+
+    `cleanup`: to be closed when the lines are read.
+    Raises ShardMissingError, E205 when the cache does not hold one shard, E206, E207, E010.
+    """
+    if context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
+        return _hold_snapshot(manifest, context, options)
+    folder = cleanup.enter_context(scratch_folder(context.cache))
+    return _spool_snapshot(manifest, context, folder, options)
+
+
+def _hold_snapshot(manifest: Manifest, context: EngineContext, options: ExportOptions) -> Snapshot:
     shards = [_HeldShard(shard, context) for shard in manifest.shards]
 
     def read_lines() -> Iterator[bytes]:
@@ -324,12 +337,8 @@ def hold_snapshot(manifest: Manifest, context: EngineContext, options: ExportOpt
     return Snapshot(manifest, sum(shard.live_chunks for shard in shards), read_lines())
 
 
-def spool_snapshot(manifest: Manifest, context: EngineContext, folder: Path, options: ExportOptions) -> Snapshot:
-    """Write the lines to disk, shard after shard: for a cache that does not hold all shards at once.
-
-    `folder`: for the lines; it has to exist for as long as they are read.
-    Raises ShardMissingError, E205 when the cache does not hold one shard, E206, E207, E010.
-    """
+def _spool_snapshot(manifest: Manifest, context: EngineContext, folder: Path, options: ExportOptions) -> Snapshot:
+    """Write the lines to disk, shard after shard."""
     path, ends, chunks = folder / "lines", [0], 0
     done = itertools.count(1)
     with path.open("xb") as spool:

@@ -118,11 +118,11 @@ class Importer:
 
     def _refuse_textless(self, file: DocumentLines, *, embed: bool) -> None:
         """Raises E307 for documents whose vectors came with them, and which have no text to embed."""
-        ids: list[str] = []
-        for document in file.documents():
-            text = document.text if embed else document.text + document.header.title
-            if document.chunks and not text.strip():
-                ids.append(document.header.id)
+        ids = [
+            document.header.id
+            for document in file.documents()
+            if document.chunks and not (document.text if embed else document.text + document.header.title).strip()
+        ]
         if ids:
             raise errors.documents_without_text(self.context.kb_id, ids[:_NAMED], len(ids))
 
