@@ -87,11 +87,12 @@ class Search:
             return _find_passages(access, self.settings, request if has_vector else replace(request, vector=None))
 
         hits = self._answer(answer, request, published)
-        words = request.words
-        if words is None or not request.options.highlights:
+        if request.words is None or not request.options.highlights:
             return hits
-        # At the end: many more rows are looked at than are shown.
-        return replace(hits, passages=tuple(replace(hit, highlights=find_highlights(hit.text, words)) for hit in hits))
+        marked = list(hits.passages)  # at the end: many more rows are looked at than are shown
+        for number, hit in enumerate(marked):
+            marked[number] = replace(hit, highlights=find_highlights(hit.text, request.words))
+        return replace(hits, passages=tuple(marked))
 
     def _answer(self, answer: _Answer, request: SearchRequest, published: StoredManifest | None = None) -> Hits:
         for _ in range(_TRIES_AFTER_COLLECTION):
