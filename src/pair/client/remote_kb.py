@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from msgspec import structs
+
 from pair import errors, values
 from pair.client import decode
 from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, ServerConnection, encode_json, quote_part
@@ -350,7 +352,7 @@ class RemoteVersions:
         parameters |= {"a": str(changes.before), "b": str(changes.after)}
         while following is not None:
             page, following = self._requests.get("/rag/diff", decode.decode_changes, parameters | {"after": following})
-            changes = replace(
+            changes = structs.replace(
                 changes,
                 added=changes.added + page.added,
                 removed=changes.removed + page.removed,
