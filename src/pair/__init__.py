@@ -40,22 +40,15 @@ __all__ = [
     "resolve_source",
 ]
 
-_HOMES = {
-    "Citation": ("pair.librarians.contract", "Citation"),
-    "Context": ("pair.librarians.contract", "Context"),
-    "Librarian": ("pair.librarians.contract", "Librarian"),
-    "Response": ("pair.librarians.contract", "Response"),
-    "Document": ("pair.values", "Document"),
-    "Hit": ("pair.values", "Hit"),
-    "KbSource": ("pair.values", "KbSource"),
-    "KnowledgeBase": ("pair.kb.kb", "KnowledgeBase"),
-    "PairError": ("pair.errors", "PairError"),
-    "Settings": ("pair.settings", "Settings"),
-    "SyncReport": ("pair.sync.report", "SyncReport"),
-    "connect": ("pair.client", "connect"),
-    "install": ("pair.kb.installer", "install"),
-    "open": ("pair.kb.open", "open_kb"),
-    "resolve_source": ("pair.kb.installer", "resolve_source"),
+_MODULES = {
+    "pair.client": ("connect",),
+    "pair.errors": ("PairError",),
+    "pair.kb.installer": ("install", "resolve_source"),
+    "pair.kb.kb": ("KnowledgeBase",),
+    "pair.librarians.contract": ("Citation", "Context", "Librarian", "Response"),
+    "pair.settings": ("Settings",),
+    "pair.sync.report": ("SyncReport",),
+    "pair.values": ("Document", "Hit", "KbSource"),
 }
 
 
@@ -64,9 +57,11 @@ if not TYPE_CHECKING:  # so that a type checker still refuses a misspelt name
     def __getattr__(name: str) -> Any:
         if name in {"errors", "librarians"}:
             return import_module(f"pair.{name}")
-        if name in _HOMES:
-            module, attribute = _HOMES[name]
-            return getattr(import_module(module), attribute)
+        if name == "open":
+            return import_module("pair.kb.open").open_kb
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(import_module(module), name)
         raise AttributeError(f"module 'pair' has no attribute {name!r}")
 
 

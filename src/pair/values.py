@@ -210,6 +210,37 @@ class Hit:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """The hits of a search, best first, and whether some shards could not be searched."""
+
+    passages: tuple[Hit, ...]
+    manifest_version: int
+    shards_asked: int
+    partial: bool = False
+    """Whether some shards could not be asked."""
+    faults: tuple[str, ...] = ()
+    """Which files could not be read, and why."""
+    mode_used: SearchMode = "vector"
+    reason: str = ""
+    """Why `adaptive` used the graph, or did not."""
+    commit_id: str = ""
+    """The commit of the manifest: in another store, another one may have its number."""
+    embedder: str = ""
+    """The embedder of the KB."""
+    term_weights: Mapping[str, float] = field(default_factory=dict)
+    """The weight of each word of the query in this KB: rare words weigh more. Empty where words do not count."""
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.passages)
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+    def __getitem__(self, position: int) -> Hit:
+        return self.passages[position]
+
+
 # ── checks of arguments ────────────────────────────────────────────────────────────────────────────
 # Callers are not all type-checked: what they give is refused at the border, before it fails somewhere inside.
 

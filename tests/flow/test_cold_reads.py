@@ -15,10 +15,9 @@ import pytest
 
 from pair.blobs.local import LocalStore
 from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
-from pair.engine.query.request import Hits
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
-from pair.values import Document, Hit
+from pair.values import Document, Hit, Hits
 from support.engine_parts import engine_settings
 from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
 from support.served import Served

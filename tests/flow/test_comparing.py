@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.engine.maintenance.diff import DocumentChanges
+from pair.engine.maintenance.versions import DocumentChanges
 from pair.errors import NotFoundError
 from pair.kb.kb import KnowledgeBase
 from pair.values import Document

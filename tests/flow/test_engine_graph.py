@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pair.engine.query.graph_walk import GraphShard, find_linked_entities, walk_graph
+from pair.engine.query.graph import GraphShard, find_linked_entities, walk_graph
 from pair.kb.kb import KnowledgeBase
 from pair.text.entity_rules import TextGrapher, find_question_entities
 from pair.values import Document, GraphParameters

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pair.engine.query.request import Hits
 from pair.kb.kb import KnowledgeBase
-from pair.values import Document, SearchMode
+from pair.values import Document, Hits, SearchMode
 from support.engine_parts import Ground
 
 FEW, MANY = 1_000, 8_000

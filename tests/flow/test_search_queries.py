@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pair.engine.query.request import Hits
 from pair.errors import PairError
 from pair.kb.kb import KnowledgeBase
-from pair.values import MODES, Document, SearchMode, SearchOptions
+from pair.values import MODES, Document, Hits, SearchMode, SearchOptions
 from support.engine_parts import Ground, ids_of, numbered
 
 TOLD = [

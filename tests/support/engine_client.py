@@ -334,7 +334,9 @@ class Client:
 
     def list_owner(self, owner: str) -> None:
         with self._reading(f"hashes of {owner}") as versions:
-            found = self.kb.maintenance._hashes(owner).keys()
+            core = self.kb._core
+            stored = core.engine.manifests.current()
+            found = core.read_documents(lambda reader: reader.hashes(owner)).keys() if stored else set()
             expected = [
                 {name for name, fact in self.world.ledger.history[number].items() if fact.owner == owner}
                 for number in versions()

@@ -25,7 +25,6 @@ from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
 from pair.clock import Cancellation, SystemClock
 from pair.engine.query.documents import StoredDocument
-from pair.engine.query.request import Hits
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
@@ -33,7 +32,7 @@ from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
-from pair.values import Document
+from pair.values import Document, Hits
 
 _Result = TypeVar("_Result")
 _Shape = TypeVar("_Shape")

@@ -18,18 +18,16 @@ import numpy as np
 from pair import errors, values
 from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, ServerConnection, encode_json, quote_part
 from pair.engine.maintenance.compaction import CompactionReport
-from pair.engine.maintenance.diff import CURRENT, DocumentChanges
 from pair.engine.maintenance.gc import GarbageReport
-from pair.engine.maintenance.versions import ListedVersion, Rollback
+from pair.engine.maintenance.versions import CURRENT, DocumentChanges, ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
-from pair.engine.query.request import Hits
 from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
 from pair.librarians.contract import Context, Response
 from pair.librarians.threads import in_thread
 from pair.sync.report import SyncReport
-from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions, check_kb_id
+from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, Hits, SearchOptions, check_kb_id
 
 Conditions = Mapping[str, Any] | Sequence[str]
 
@@ -356,7 +354,7 @@ class RemoteVersions:
         parameters |= {"a": str(changes.before), "b": str(changes.after)}
         while following is not None:
             page, following = self._requests.get("/rag/diff", decode_changes, parameters | {"after": following})
-            changes = replace(
+            changes = msgspec.structs.replace(
                 changes,
                 added=changes.added + page.added,
                 removed=changes.removed + page.removed,

@@ -19,11 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pair import errors
 
 Row = tuple[str, str | None, float | None]
+_Value = tuple[str | None, float | None]
+"""A value as it is stored: a text, a number, or a large whole number as both."""
 Operator = Literal["equals", "gt", "gte", "lt", "lte", "prefix"]
 
 _SIGNS: Mapping[Operator, str] = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -39,16 +41,10 @@ _FEW_VALUES = 3
 _SEPARATOR = "\x1f"
 _ANY_TEXT = "number IS NULL AND list_contains(string_split(?, chr(31)), text)"
 _ANY_NUMBER = "text IS NULL AND list_contains(string_split(?, chr(31))::DOUBLE[], number)"
+_NOTHING: _Value = None, None
 _LARGEST_EXACT = 2**53
 _LARGEST_SHOWN_BITS = 10_000
 _MAX_SHOWN_CHARACTERS = 80
-
-
-class _Value(NamedTuple):
-    """A value as it is stored: a text, a number, or a large whole number as both."""
-
-    text: str | None
-    number: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +76,22 @@ class Condition:
 
     def to_sql(self) -> tuple[str, list[Any]]:
         """Return an aggregate over the rows of one document, with its parameters."""
-        texts = [checks for checks in self.alternatives if _is_plain_text(checks)]
-        numbers = [checks for checks in self.alternatives if _is_plain_number(checks)]
+        equal = [checks[0] for checks in self.alternatives if len(checks) == 1 and checks[0].operator == "equals"]
+        texts = {check: check.text for check in equal if check.text is not None and check.number is None}
+        texts = {check: text for check, text in texts.items() if _SEPARATOR not in text}
+        numbers = {check: repr(check.number) for check in equal if check.text is None}
         words: list[str] = []
         parameters: list[Any] = []
-        listed: set[tuple[Check, ...]] = set()
+        listed: set[Check] = set()
         # DuckDB takes a tenth of a millisecond for each parameter or element of one, so many values are one text. With
         # `= ANY` each list would become a join.
-        for plain, sql, values in (
-            (texts, _ANY_TEXT, [str(checks[0].text) for checks in texts]),
-            (numbers, _ANY_NUMBER, [repr(checks[0].number) for checks in numbers]),
-        ):
-            if len(plain) > _FEW_VALUES:
+        for sql, values in ((_ANY_TEXT, texts), (_ANY_NUMBER, numbers)):
+            if len(values) > _FEW_VALUES:
                 words.append(sql)
-                parameters.append(_SEPARATOR.join(values))
-                listed.update(plain)
+                parameters.append(_SEPARATOR.join(values.values()))
+                listed.update(values)
         for checks in self.alternatives:
-            if checks not in listed:
+            if listed.isdisjoint(checks):
                 parts = [check.to_sql() for check in checks]
                 words.append(" AND ".join(sql for sql, _ in parts))
                 parameters += [parameter for _, some in parts for parameter in some]
@@ -146,57 +141,42 @@ def _rows(key: str, value: Any) -> Iterator[Row]:
     elif isinstance(value, AbstractSet):
         # The order of a set differs from run to run.
         yield from _rows(key, sorted(value, key=repr))
-    elif value is not None and (stored := _to_value(value) or _Value(_storable(str(value)), None)) != _NOTHING:
-        yield _storable(key), stored.text, stored.number
-
-
-_NOTHING = _Value(None, None)
+    elif value is not None and (stored := _to_value(value) or (_storable(str(value)), None)) != _NOTHING:
+        yield _storable(key), *stored
 
 
 def _to_value(value: Any) -> _Value | None:
     """Return `_NOTHING` for NaN, and None for a value that is neither text, number, truth nor date."""
     if isinstance(value, str):
-        return _Value(_storable(value), None)
+        return _storable(value), None
     if isinstance(value, bool):
-        return _Value("true" if value else "false", None)
+        return ("true" if value else "false"), None
     if isinstance(value, datetime.date | datetime.time):
-        return _Value(value.isoformat(), None)
+        return value.isoformat(), None
     if isinstance(value, Integral):
         return _to_whole_value(int(value))
     if isinstance(value, Real):
         number = float(value)
         if math.isnan(number):
             return _NOTHING
-        return _to_whole_value(int(number)) if number.is_integer() else _Value(None, number)
+        return _to_whole_value(int(number)) if number.is_integer() else (None, number)
     return None
 
 
 def _to_whole_value(number: int) -> _Value:
     if abs(number) <= _LARGEST_EXACT:
-        return _Value(None, float(number))
+        return None, float(number)
     # Python writes no decimal digits beyond some thousand.
     digits = str(number) if number.bit_length() < _LARGEST_SHOWN_BITS else hex(number)
     try:
-        return _Value(digits, float(number))
+        return digits, float(number)
     except OverflowError:
-        return _Value(digits, math.inf if number > 0 else -math.inf)
+        return digits, math.inf if number > 0 else -math.inf
 
 
 def _storable(text: str) -> str:
     """Replace halves of surrogate pairs, which UTF-8, and so DuckDB, cannot store."""
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def _is_plain_text(checks: Sequence[Check]) -> bool:
-    """Whether a value must equal one text that can be part of a separated list."""
-    check = checks[0]
-    is_equality = len(checks) == 1 and check.operator == "equals" and check.number is None
-    return is_equality and check.text is not None and _SEPARATOR not in check.text
-
-
-def _is_plain_number(checks: Sequence[Check]) -> bool:
-    """Whether a value must equal one number that has no digits beside it."""
-    return len(checks) == 1 and checks[0].operator == "equals" and checks[0].text is None
 
 
 # ── as it is written in Python and JSON ────────────────────────────────────────────────────────────
@@ -219,19 +199,18 @@ def _condition(key: Any, wanted: Any) -> Condition:
     shown = {key: wanted}
     if isinstance(wanted, Mapping):
         return Condition(_storable(key), (_checks(key, wanted),))
-    if isinstance(wanted, list | tuple | AbstractSet):
-        if not wanted:
-            raise _filter_error(shown, "no value is in an empty list")
-        _check_counts(0, len(wanted))
-        return _make_condition(key, [(_equal_to(element, shown),) for element in wanted])
-    return _make_condition(key, [(_equal_to(wanted, shown),)])
+    values = wanted if isinstance(wanted, list | tuple | AbstractSet) else [wanted]
+    if not values:
+        raise _filter_error(shown, "no value is in an empty list")
+    _check_counts(0, len(values))
+    return _make_condition(key, [(_equal_to(value, shown),) for value in values])
 
 
 def _equal_to(value: Any, shown: Any) -> Check:
     stored = _to_value(value)
     if stored is None or stored == _NOTHING:
         raise _filter_error(shown, f"a value is a text, a number, true or false: {_clip(_show(value))}")
-    return Check("equals", stored.text, stored.number)
+    return Check("equals", *stored)
 
 
 def _checks(key: str, wanted: Mapping[Any, Any]) -> tuple[Check, ...]:
@@ -256,7 +235,8 @@ def _bound(operator: Operator, value: Any, shown: Any) -> Check:
     stored = None if isinstance(value, bool) else _to_value(value)
     if stored is None or stored == _NOTHING:
         raise _filter_error(shown, f"a bound is a number or a text: {_clip(_show(value))}")
-    return Check(operator, stored.text if stored.number is None else None, stored.number)
+    text, number = stored
+    return Check(operator, text if number is None else None, number)
 
 
 def _check_kinds(checks: Sequence[Check], shown: Any) -> tuple[Check, ...]:

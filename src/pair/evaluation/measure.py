@@ -28,7 +28,7 @@ from pair.clock import Clock
 from pair.values import Document
 
 if TYPE_CHECKING:
-    from pair.engine.query.request import Hits
+    from pair.values import Hits
 
 CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels.tsv"
 _HEADINGS = frozenset({"score", "relevance", "rel"})

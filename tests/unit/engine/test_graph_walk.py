@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pair.engine.format.array_file import ArrayFile, write_arrays
 from pair.engine.format.columns import build_graph_columns
 from pair.engine.format.graph_index import GraphIndex, graph_sections
-from pair.engine.query.graph_walk import GraphShard, find_linked_entities, require_graph, walk_graph
+from pair.engine.query.graph import GraphShard, find_linked_entities, require_graph, walk_graph
 from pair.errors import NotFoundError
 from pair.text.entity_rules import ALIAS, TOGETHER
 from pair.values import GraphParameters, GraphRows

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pair import errors
-from pair.engine.query.request import Hits
 from pair.evaluation import measure as metrics
 from pair.evaluation.measure import JudgedQuery, measure, measure_all
 from pair.testing.clock import ManualClock
-from pair.values import Hit
+from pair.values import Hit, Hits
 
 GRADES = {"a": 3.0, "b": 2.0, "c": 1.0}
 

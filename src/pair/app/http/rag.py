@@ -19,14 +19,13 @@ from pair.app.http.responses import JSON, LINES, Streamed, answer
 from pair.app.kb_access import IngestRun
 from pair.auth import rules
 from pair.engine.query.documents import StoredDocument
-from pair.engine.query.graph_view import Neighbourhood
-from pair.engine.query.request import Hits
+from pair.engine.query.graph import Neighbourhood
 from pair.kb.diff import DiffReport, DiffRequest, diff_versions
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import DEFAULT_KB
 from pair.kb.sync import SyncService
 from pair.librarians.threads import share
-from pair.values import Document, SearchOptions
+from pair.values import Document, Hits, SearchOptions
 
 router = APIRouter()
 hot_router = APIRouter(route_class=HotRoute)

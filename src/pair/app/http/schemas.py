@@ -20,7 +20,7 @@ from pair.app.kb_access import first_problem, strict
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.query.documents import StoredDocument
-from pair.engine.query.graph_view import EntityEdge, NamedEntity, NamingDocument
+from pair.engine.query.graph import EntityEdge, NamedEntity, NamingDocument
 from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.summary import EngineStats
 from pair.kb.diff import ChangedDocument

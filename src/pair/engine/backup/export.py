@@ -1,33 +1,279 @@
-"""Export all live documents of a KB, as one manifest has them, into one file.
+"""Export all live documents of a KB, as one manifest has them, into one file of JSON lines; and read such a file.
 
+The lines are a header, one line for each document by id, with its chunks, graph and vectors, and a trailer: the number
+of documents and the SHA-256 of all lines before it.
 Invariants
     The file shows one state of the KB: before the first line its shards are held open, or all lines are on disk.
     No more than one document is in memory, and no more of the cache is held than it may take.
+    The same documents make the same bytes, however they are spread over shards.
+    A file is checked to be whole and unchanged before any document of it is used.
+    A file of a newer format is refused.
 """
 
+import base64
 import contextlib
+import gzip
+import hashlib
 import heapq
 import itertools
+import json
 import mmap
-import struct
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal, cast
 
-from pair.engine.backup.export_format import LinesHeader, format_document, open_target, write_lines
-from pair.engine.format.columns import PreparedDocument, StoredGraphs
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pair import errors, files
+from pair.engine.format.array_file import load_json
+from pair.engine.format.columns import Header, PreparedDocument, StoredGraphs, Vectors
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.settings import EngineSettings
-from pair.engine.storage.shard_cache import OpenShard, ShardCache
+from pair.engine.write.commit import EngineContext
 from pair.engine.write.prepare import restore_chunks
-from pair.engine.write.writer import live_mask
-from pair.values import NO_GRAPH, GraphRows
+from pair.engine.write.writer import list_live, live_mask, scratch_folder
+from pair.values import NO_GRAPH, Chunk, GraphRows
 
-_SIZES = struct.Struct("<II")
-"""Bytes of an id, and of the line that follows it."""
+FORMAT: Literal["pair-documents"] = "pair-documents"
+FORMAT_VERSION = 1
+_MOST_LINE_BYTES = 1 << 27
+_MOST_RATIO = 100
+_FREE_BYTES = 1 << 24
+"""How much a packed file may grow: so many times over, and by so many bytes. Texts grow 3 to 20 times."""
+_GZIP = b"\x1f\x8b"
+
+_Name = Annotated[str, msgspec.Meta(pattern="^[^\ud800-\udfff]*$")]
+"""A text that a manifest can hold."""
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_Weight = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""A finite number."""
+
+
+class LinesHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line, which describes all others. The order of the fields is that of the file."""
+
+    format: Literal["pair-documents"] = FORMAT
+    format_version: int = FORMAT_VERSION
+    kb_id: _Name
+    manifest_version: _Count
+    embedder: _Name
+    dimension: Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
+    hashed_as: _Name
+    """The embedder that content hashes name, where it is not `embedder`."""
+    documents: _Count
+    chunks: _Count
+    has_vectors: bool = msgspec.field(name="vectors")
+
+
+class _ChunkLine(msgspec.Struct):
+    start: _Count
+    end: _Count
+    context: str = ""
+    vector: str = ""
+
+
+class _GraphLine(msgspec.Struct):
+    mentions: tuple[tuple[str, _Weight, _Count], ...]
+    edges: tuple[tuple[str, str, str, _Weight, _Count], ...]
+
+
+class _DocumentLine(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+    title: str
+    url: str
+    owner: str
+    metadata: dict[str, Any]
+    content_hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{32}\\Z")]
+    text: str
+    chunks: list[_ChunkLine]
+    graph: _GraphLine | msgspec.UnsetType = msgspec.UNSET
+
+
+# ── writing ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_lines(stream: BinaryIO, header: LinesHeader, lines: Iterable[bytes]) -> tuple[int, str]:
+    """Write the lines of an export; return the number of documents and the SHA-256 of all lines but the last."""
+    digest = hashlib.sha256()
+    documents = -1
+    for line in itertools.chain([_to_line(msgspec.to_builtins(header))], lines):
+        digest.update(line)
+        stream.write(line)
+        documents += 1
+    stream.write(_to_line({"end": {"documents": documents, "sha256": digest.hexdigest()}}))
+    return documents, digest.hexdigest()
+
+
+@contextlib.contextmanager
+def open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """Open a file that appears when the block ends without an error, packed if its name ends in .gz; or a stream."""
+    if not isinstance(target, Path):
+        yield target
+        return
+    with files.storage_errors():
+        path = files.resolve_parent(target)
+        files.remove_half_written(path)
+        with files.replace_file(path) as stream:
+            if target.suffix == ".gz":
+                with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
+                    yield cast("BinaryIO", packed)
+            else:
+                yield stream
+
+
+def _to_line(value: dict[str, Any]) -> bytes:
+    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return line.encode() + b"\n"
+    except UnicodeEncodeError:  # a lone surrogate
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def format_document(document: PreparedDocument, *, has_vectors: bool) -> bytes:
+    """Return the line of a document."""
+    header, graph = document.header, document.graph
+    value = {
+        "id": header.id,
+        "title": header.title,
+        "url": header.url,
+        "owner": header.owner,
+        "metadata": header.metadata,
+        "content_hash": header.content_hash,
+        "text": document.text,
+        "chunks": [
+            {
+                "start": chunk.start,
+                "end": chunk.end,
+                **({"context": chunk.context} if chunk.context else {}),
+                **({"vector": base64.b64encode(vector.astype("<f4").tobytes()).decode()} if has_vectors else {}),
+            }
+            for chunk, vector in zip(document.chunks, document.vectors, strict=True)
+        ],
+        **({} if graph is NO_GRAPH else {"graph": {"mentions": graph.mentions, "edges": graph.edges}}),
+    }
+    return _to_line(value)
+
+
+# ── reading ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLines:
+    """An exported file. Reading it raises E224, E225; E003 and E010 for a file that cannot be read."""
+
+    path: Path
+    header: LinesHeader
+
+    def verify(self) -> None:
+        """Check that the file is, byte for byte, what was written."""
+        digest = hashlib.sha256()
+        count, last = -1, b""
+        for line in _read_lines(self.path):
+            if last:
+                digest.update(last)
+                count += 1
+            last = line
+        try:
+            end = load_json(last)["end"]
+            trailer = end["documents"], end["sha256"]
+        except (ValueError, KeyError, TypeError) as fault:
+            raise errors.export_damaged(str(self.path), "its last line is missing: it was cut off") from fault
+        if trailer != (count, digest.hexdigest()):
+            raise errors.export_damaged(str(self.path), "its SHA-256 is not the one that it ends with")
+        if count != self.header.documents:
+            raise errors.export_damaged(str(self.path), "it holds another number of documents than it says")
+
+    def documents(self) -> Iterator[PreparedDocument]:
+        """Read the documents by id; without vectors where the file has none."""
+        before = ""
+        lines = _read_lines(self.path)
+        next(lines, b"")
+        for number in range(2, self.header.documents + 2):
+            try:
+                document = _parse_document(next(lines, b""), self.header)
+            except ValueError as fault:
+                raise errors.export_not_understood(
+                    str(self.path), f"line {number} is not a document: {fault}"
+                ) from fault
+            if document.header.id <= before:
+                raise errors.export_not_understood(
+                    str(self.path), f"line {number}: documents are not in the order of their ids"
+                )
+            before = document.header.id
+            yield document
+
+
+def open_export(path: Path) -> DocumentLines:
+    """Read the first line of an export. Raises E224, E225, E003, E010."""
+    try:
+        value = load_json(next(_read_lines(path), b""))
+        if value["format"] == FORMAT and value["format_version"] > FORMAT_VERSION:
+            version = value["format_version"]
+            raise errors.export_not_understood(str(path), f"it has format {version}, which is newer than this pair")
+        return DocumentLines(path, msgspec.convert(value, LinesHeader))
+    except (ValueError, KeyError, TypeError) as fault:
+        if isinstance(fault, errors.PairError):
+            raise
+        raise errors.export_not_understood(str(path), "its first line is not that of an export") from fault
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        raise errors.source_path_missing(str(path))
+    with files.storage_errors(), path.open("rb") as raw:
+        is_packed = raw.read(2) == _GZIP
+        raw.seek(0)
+        stream: Any = gzip.GzipFile(fileobj=raw) if is_packed else raw
+        left = _MOST_RATIO * path.stat().st_size + _FREE_BYTES
+        try:
+            while line := stream.readline(min(_MOST_LINE_BYTES, left)):
+                if len(line) == _MOST_LINE_BYTES:
+                    reason = f"a line is longer than {_MOST_LINE_BYTES:,} bytes"
+                    raise errors.export_not_understood(str(path), reason)
+                left -= len(line)
+                if left <= 0:
+                    raise errors.export_not_understood(
+                        str(path), f"it unpacks to more than {_MOST_RATIO} times its size"
+                    )
+                yield line
+        except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
+            raise errors.export_damaged(str(path), "it cannot be unpacked to its end") from fault
+
+
+def _parse_document(line: bytes, header: LinesHeader) -> PreparedDocument:
+    """Raises ValueError."""
+    value = msgspec.convert(load_json(line), _DocumentLine)
+    json.dumps(value.metadata, allow_nan=False)
+    chunks: list[Chunk] = []
+    begin = 0
+    for chunk in value.chunks:
+        if not begin <= chunk.start <= chunk.end <= len(value.text):
+            raise ValueError("a chunk is not within the text")
+        chunks.append(Chunk(value.text[chunk.start : chunk.end], chunk.start, chunk.end, chunk.context))
+        begin = chunk.end
+    vectors = np.empty((0, header.dimension), np.float32)
+    if header.has_vectors and chunks:
+        vectors = np.stack([_decode_vector(chunk.vector, header.dimension) for chunk in value.chunks])
+    graph = NO_GRAPH if value.graph is msgspec.UNSET else GraphRows(value.graph.mentions, value.graph.edges)
+    own_header = Header(value.id, value.owner, value.title, value.url, value.metadata, value.content_hash)
+    return PreparedDocument(own_header, value.text, tuple(chunks), vectors, graph)
+
+
+def _decode_vector(text: str, dimension: int) -> Vectors:
+    vector = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
+    if len(vector) != dimension or not np.isfinite(vector).all():
+        raise ValueError("a vector cannot be")
+    return vector
+
+
+# ── exporting a KB ─────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +311,22 @@ class Snapshot:
     """The lines of all documents by id."""
 
 
-def hold_snapshot(manifest: Manifest, cache: ShardCache, settings: EngineSettings, options: ExportOptions) -> Snapshot:
-    """Hold all shards open, whole. Raises ShardMissingError, E205, E206, E207, E010."""
-    shards = [_HeldShard(shard, cache.open(shard), settings) for shard in manifest.shards]
+def take_snapshot(
+    manifest: Manifest, context: EngineContext, options: ExportOptions, cleanup: contextlib.ExitStack
+) -> Snapshot:
+    """Hold all shards open, or write the lines to disk where the cache does not hold all shards at once.
+
+    `cleanup`: to be closed when the lines are read.
+    Raises ShardMissingError, E205 when the cache does not hold one shard, E206, E207, E010.
+    """
+    if context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
+        return _hold_snapshot(manifest, context, options)
+    folder = cleanup.enter_context(scratch_folder(context.cache))
+    return _spool_snapshot(manifest, context, folder, options)
+
+
+def _hold_snapshot(manifest: Manifest, context: EngineContext, options: ExportOptions) -> Snapshot:
+    shards = [_HeldShard(shard, context) for shard in manifest.shards]
 
     def read_lines() -> Iterator[bytes]:
         streams = [zip(shard.list_documents(), itertools.repeat(shard)) for shard in shards]
@@ -78,20 +337,14 @@ def hold_snapshot(manifest: Manifest, cache: ShardCache, settings: EngineSetting
     return Snapshot(manifest, sum(shard.live_chunks for shard in shards), read_lines())
 
 
-def spool_snapshot(
-    manifest: Manifest, cache: ShardCache, settings: EngineSettings, folder: Path, options: ExportOptions
-) -> Snapshot:
-    """Write the lines to disk, shard after shard: for a cache that does not hold all shards at once.
-
-    `folder`: for the lines; it has to exist for as long as they are read.
-    Raises ShardMissingError, E205 when the cache does not hold one shard, E206, E207, E010.
-    """
+def _spool_snapshot(manifest: Manifest, context: EngineContext, folder: Path, options: ExportOptions) -> Snapshot:
+    """Write the lines to disk, shard after shard."""
     path, ends, chunks = folder / "lines", [0], 0
     done = itertools.count(1)
     with path.open("xb") as spool:
         for ref in manifest.shards:
             chunks += _spool_shard(
-                _HeldShard(ref, cache.open(ref), settings),
+                _HeldShard(ref, context),
                 spool,
                 has_vectors=options.vectors,
                 on_line=lambda: options.on_progress(next(done), manifest.documents),
@@ -101,13 +354,12 @@ def spool_snapshot(
 
 
 def _spool_shard(shard: "_HeldShard", spool: BinaryIO, *, has_vectors: bool, on_line: Callable[[], None]) -> int:
-    """Write the lines of a shard; return the number of its chunks. The caller keeps no reference: the next shard is
+    """Write ids and lines of a shard; return the number of its chunks. The caller keeps no reference: the next shard is
     opened when this one may be evicted.
     """
     for listed in shard.list_documents():
-        name = listed.id.encode(errors="surrogatepass")
-        line = format_document(shard.read_document(listed), has_vectors=has_vectors)
-        spool.write(_SIZES.pack(len(name), len(line)) + name + line)
+        spool.write(json.dumps(listed.id).encode() + b"\n")
+        spool.write(format_document(shard.read_document(listed), has_vectors=has_vectors))
         on_line()
     return shard.live_chunks
 
@@ -116,39 +368,26 @@ def _merge_spool(path: Path, ends: Sequence[int]) -> Iterator[bytes]:
     """Yield the lines by id. `ends`: where the lines of each shard end; the first is 0."""
     if not ends[-1]:
         return
-    with (
-        path.open("rb") as spool,
-        mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        contextlib.ExitStack() as streams,
-    ):
-        # Bytes of UTF-8 sort as their characters do.
-        merged = heapq.merge(
-            *(
-                streams.enter_context(contextlib.closing(_read_spool(content, begin, end)))
-                for begin, end in itertools.pairwise(ends)
-            ),
-            key=lambda entry: entry[0],
-        )
-        for _, line in merged:
-            yield line
+    with path.open("rb") as spool, mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content:
 
+        def read_shard(begin: int, end: int) -> Iterator[tuple[str, int, int]]:
+            """Yield each id, and where its line begins and ends."""
+            while begin < end:
+                middle = content.find(b"\n", begin) + 1
+                behind = content.find(b"\n", middle) + 1
+                yield json.loads(content[begin:middle]), middle, behind
+                begin = behind
 
-def _read_spool(content: mmap.mmap, begin: int, end: int) -> Generator[tuple[bytes, bytes]]:
-    """Yield ids and lines."""
-    while begin < end:
-        name_bytes, line_bytes = _SIZES.unpack_from(content, begin)
-        begin += _SIZES.size
-        name = content[begin : begin + name_bytes]
-        begin += name_bytes
-        yield name, content[begin : begin + line_bytes]
-        begin += line_bytes
+        shards = (read_shard(begin, end) for begin, end in itertools.pairwise(ends))
+        for _, begin, end in heapq.merge(*shards):
+            yield content[begin:end]
 
 
 class _HeldShard:
-    def __init__(self, ref: ShardRef, opened: OpenShard, settings: EngineSettings) -> None:
+    def __init__(self, ref: ShardRef, context: EngineContext) -> None:
         self._ref = ref
-        self._opened = opened  # keeps its files from being evicted
-        self._settings = settings
+        self._opened = opened = context.cache.open(ref)  # keeps its files from being evicted
+        self._settings = context.settings
         self._ids = opened.ids()
         self._search: SearchFile = opened.search(0.0)
         self._keywords = opened.keywords()
@@ -160,23 +399,27 @@ class _HeldShard:
         return int(live_mask(self._ref)[self._search.doc_of_row].sum())
 
     def list_documents(self) -> Iterator[ListedDocument]:
-        live = live_mask(self._ref)
-        return (listed for listed in self._ids.after("") if live[listed.doc])
+        return list_live(self._ref, self._ids)
 
     def read_document(self, listed: ListedDocument) -> PreparedDocument:
-        search, doc = self._search, listed.doc
-        header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
-        ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
-        lengths = None if self._keywords is None else self._keywords.lengths[rows].tolist()
-        chunks = restore_chunks(text, header.title, ranges, lengths, self._settings)
-        return PreparedDocument(header, text, chunks, search.vectors[rows], self._graph(doc, rows))
-
-    def _graph(self, doc: int, rows: slice) -> GraphRows:
+        lengths = None if self._keywords is None else self._keywords.lengths
+        document = read_document(self._search, listed.doc, lengths, self._settings)
         if not self._ref.graph_available:
-            return NO_GRAPH
+            return document
         if isinstance(self._graphs, GraphIndex):
-            return self._graphs.read_graph(rows)
-        return self._graphs.get(doc, GraphRows((), ()))
+            return replace(document, graph=self._graphs.read_graph(self._search.rows_of_document(listed.doc)))
+        return replace(document, graph=self._graphs.get(listed.doc, GraphRows((), ())))
+
+
+def read_document(
+    search: SearchFile, doc: int, lengths: npt.NDArray[np.uint32] | None, settings: EngineSettings
+) -> PreparedDocument:
+    """Return a document of a shard, without its graph. `lengths`: of all rows, if there is a keyword index."""
+    header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
+    ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
+    own_lengths = None if lengths is None else lengths[rows].tolist()
+    chunks = restore_chunks(text, header.title, ranges, own_lengths, settings)
+    return PreparedDocument(header, text, chunks, search.vectors[rows])
 
 
 def export_documents(snapshot: Snapshot, target: Path | BinaryIO, options: ExportOptions) -> ExportReport:

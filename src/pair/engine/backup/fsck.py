@@ -16,10 +16,11 @@ import contextlib
 import datetime
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from pair import errors
@@ -38,24 +39,23 @@ from pair.engine.format.manifest import (
     version_in_key,
     versions_prefix,
 )
-from pair.engine.format.shard import IdFile, ListedDocument, open_ids
-from pair.engine.format.shard_builder import BuiltShard, build_shard
+from pair.engine.format.shard import ListedDocument, open_ids
+from pair.engine.format.shard_builder import build_shard
 from pair.engine.storage.manifest_store import ManifestCopy, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, commit, next_manifest
 from pair.engine.write.prepare import Preparation
-from pair.engine.write.writer import Writer, live_mask, scratch_folder
+from pair.engine.write.writer import Writer, list_live, scratch_folder
 
 _ROUNDS = 5
 _SOURCES = "the synced sources"
 _COMMIT = re.compile(rb'"commit_id":"([0-9a-f]{8,64})"')
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """One file that is not what it should be."""
 
-    key: str
+    key: str = msgspec.field(name="file")
     reason: str
     documents: int
     """Live documents that the file is part of; of a manifest, all."""
@@ -63,17 +63,8 @@ class Fault:
     """Ids of lost documents, as far as they are known."""
     remedy: str = ""
     """What it can be repaired from, or was; empty when it cannot."""
-    is_repaired: bool = False
+    is_repaired: bool = msgspec.field(name="repaired", default=False)
     """Without a remedy: it was given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Obtainable:
-    """Documents that can be stored again."""
-
-    owner: str
-    ids: Callable[[], frozenset[str]]
-    """Called only if something is lost: it reads all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +74,26 @@ class FsckOptions:
     """Drop shards that cannot be repaired."""
     archives: tuple[Path, ...] = ()
     """Packages that may hold copies of damaged files."""
-    obtainable: Obtainable | None = None
+    obtainable_owner: str = ""
+    """Owner of the documents that can be stored again."""
+    list_obtainable: Callable[[], frozenset[str]] = frozenset
+    """Returns their ids. Called only if something is lost: it reads all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class FsckReport:
+class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
     kb_id: str
     manifest_version: int
+    is_sound: bool = msgspec.field(name="sound")
+    """Every fault is repaired."""
     shards: int
     files: int
     size_bytes: int
-    faults: tuple[Fault, ...]
     dropped: int
     """Documents that the KB no longer holds: those that sources have are to be stored again."""
-
-    @property
-    def is_sound(self) -> bool:
-        return all(fault.is_repaired for fault in self.faults)
+    faults: tuple[Fault, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kb_id": self.kb_id,
-            "manifest_version": self.manifest_version,
-            "sound": self.is_sound,
-            "shards": self.shards,
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-            "dropped": self.dropped,
-            "faults": [
-                {
-                    "file": fault.key,
-                    "reason": fault.reason,
-                    "documents": fault.documents,
-                    "ids": list(fault.ids),
-                    "remedy": fault.remedy,
-                    "repaired": fault.is_repaired,
-                }
-                for fault in self.faults
-            ],
-        }
+        return dict(msgspec.to_builtins(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,43 +106,40 @@ class _LostShard:
     """Its live documents; None when they are not known."""
 
 
+@dataclass(eq=False)
 class Fsck:
     """One check of all that is stored. Used once."""
 
-    def __init__(
-        self,
-        context: EngineContext,
-        store: BlobStore,
-        writer: Writer,
-        preparation: Preparation,
-        options: FsckOptions,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        """`on_progress`: bytes that were checked, and all of them."""
-        self._context = context
-        self._store = store
-        self._writer = writer
-        self._preparation = preparation
-        self._options = options
-        self._on_progress = on_progress
-        self._replicas = Replicas(context.kb_id, context.cache, store, options.archives)
-        self._faults: list[Fault] = []
-        self._shards = self._files = self._size_bytes = self._dropped = 0
-        self._lost: list[_LostShard] = []
-        self._named: tuple[Version, frozenset[str]] | None = None
-        """Folders of shards that a kept version names, or the current manifest, which has this version."""
+    context: EngineContext
+    store: BlobStore
+    writer: Writer
+    preparation: Preparation
+    options: FsckOptions
+    on_progress: Callable[[int, int], None]
+    """Called with the bytes that were checked, and all of them."""
+    _replicas: Replicas = field(init=False)
+    _faults: list[Fault] = field(default_factory=list)
+    _shards: int = 0
+    _files: int = 0
+    _size_bytes: int = 0
+    _dropped: int = 0
+    _lost: list[_LostShard] = field(default_factory=list)
+    _named: tuple[Version, frozenset[str]] | None = None
+    """Folders of shards that a kept version names, or the current manifest, which has this version."""
 
     def run(self) -> FsckReport:
         """Raises E201, E003, E225, E206, E010; ModelError where texts have to be embedded again."""
-        if self._options.repair:
-            self._context.manifests.refuse_past()
+        self._replicas = Replicas(self.context.kb_id, self.context.cache, self.store, self.options.archives)
+        if self.options.repair:
+            self.context.manifests.refuse_past()
         manifest = self._repair_manifest()
         if manifest is not None and all(fault.is_repaired for fault in self._faults):
             manifest = self._check_shards()
             self._settle_lost(manifest)
         return FsckReport(
-            kb_id=self._context.kb_id,
+            kb_id=self.context.kb_id,
             manifest_version=manifest.number if manifest else 0,
+            is_sound=all(fault.is_repaired for fault in self._faults),
             shards=self._shards,
             files=self._files,
             size_bytes=self._size_bytes,
@@ -197,7 +166,7 @@ class Fsck:
 
         Raises E201 for a KB of which there is nothing; E203 and what a swap raises.
         """
-        manifests = self._context.manifests
+        manifests = self.context.manifests
         try:
             published = manifests.current()
         except errors.DataError as fault:
@@ -206,13 +175,13 @@ class Fsck:
             return published.manifest
         is_new = not manifests.has_leftovers() or manifests.is_first_write_unfinished()
         if is_new and self._find_copy(None) is None:
-            raise errors.kb_uninitialised(self._context.kb_id)
-        is_given_up = self._options.repair and self._options.drop_lost
-        return self._replace_manifest("it is missing", self._writer.empty_manifest() if is_given_up else None)
+            raise errors.kb_uninitialised(self.context.kb_id)
+        is_given_up = self.options.repair and self.options.drop_lost
+        return self._replace_manifest("it is missing", self.writer.empty_manifest() if is_given_up else None)
 
     def _replace_manifest(self, reason: str, empty: Manifest | None) -> Manifest | None:
-        key, repair = manifest_key(self._context.kb_id), self._options.repair
-        copy = self._find_copy(self._store.get(key))
+        key, repair = manifest_key(self.context.kb_id), self.options.repair
+        copy = self._find_copy(self.store.get(key))
         if copy is None and empty is None:
             self._faults.append(Fault(key, reason, 0))
             return None
@@ -225,11 +194,11 @@ class Fsck:
         commit_id = match[1].decode() if match else ""
         copies = [
             (version[1] == commit_id, version[0], info.modified_at, info.key)
-            for info in self._store.list(versions_prefix(self._context.kb_id))
+            for info in self.store.list(versions_prefix(self.context.kb_id))
             if (version := version_in_key(info.key)) is not None
         ]
         for *_, key in sorted(copies, reverse=True):
-            blob = self._store.get(key)
+            blob = self.store.get(key)
             try:
                 if blob is not None:
                     return from_bytes(blob.data, key)
@@ -239,9 +208,9 @@ class Fsck:
 
     def _restore_manifest(self, key: str, empty: Manifest | None) -> Manifest:
         """Swap in a copy, after waiting for the lease as a writer does."""
-        context = self._context
+        context = self.context
         with context.hold_lease() as lease:
-            blob = self._store.get(key)
+            blob = self.store.get(key)
             with contextlib.suppress(errors.DataError):
                 if blob is not None:
                     return from_bytes(blob.data, key)  # another process was faster
@@ -251,7 +220,7 @@ class Fsck:
             now = context.manifests.now()
             after = copy.make_next(context.new_id(), now, copy.shards, "repair")
             # When other shards were dropped is not known any more, and slow readers may still use them.
-            stored = {info.key.rpartition("/")[0] for info in self._store.list(shards_prefix(after.kb_id))}
+            stored = {info.key.rpartition("/")[0] for info in self.store.list(shards_prefix(after.kb_id))}
             at = now.astimezone(datetime.UTC).isoformat()
             dropped = tuple(DroppedShard(folder, at) for folder in sorted(stored - after.folders))
             after = replace(after, dropped=dropped)
@@ -263,7 +232,7 @@ class Fsck:
 
     def _read_versions(self, current: Manifest, *, report: bool = False) -> list[tuple[ManifestCopy, Manifest]]:
         """Return the kept versions, the current one among them. `report`: copies that cannot be read."""
-        history = self._context.manifests.history
+        history = self.context.manifests.history
         kept: list[tuple[ManifestCopy, Manifest]] = []
         for copy, manifest in history.read_all(history.copies(current).line):
             if isinstance(manifest, Manifest):
@@ -275,17 +244,17 @@ class Fsck:
     def _settle_copy(self, copy: ManifestCopy, current: Manifest, reason: str) -> None:
         """Write the copy of the current manifest again. Another copy was all that was known of its version."""
         is_current = copy.number == current.number
-        is_repaired = self._options.repair and (is_current or self._options.drop_lost)
+        is_repaired = self.options.repair and (is_current or self.options.drop_lost)
         if is_repaired and is_current:
-            self._store.put(copy.key, to_bytes(current.make_copy()))
+            self.store.put(copy.key, to_bytes(current.make_copy()))
         elif is_repaired:
-            self._store.delete(copy.key)
+            self.store.delete(copy.key)
         self._faults.append(Fault(copy.key, reason, 0, (), "the manifest" if is_current else "", is_repaired))
 
     def _check_shards(self) -> Manifest:
         """Check all shards, also those that others publish meanwhile; return the manifest that is current then."""
         seen: set[str] = set()
-        published = self._context.manifests.require()
+        published = self.context.manifests.require()
         kept = self._read_versions(published.manifest, report=True)
         for _ in range(_ROUNDS):
             manifests = [*(manifest for _, manifest in kept), published.manifest]
@@ -295,16 +264,16 @@ class Fsck:
             for shard, embedder in shards:
                 self._check_shard(shard, embedder)
                 seen.add(shard.folder)
-                self._on_progress(self._size_bytes, total)
-            now = self._context.manifests.require()
+                self.on_progress(self._size_bytes, total)
+            now = self.context.manifests.require()
             if now.version == published.version:
                 break
             published, kept = now, self._read_versions(now.manifest)
-        return self._context.manifests.require().manifest
+        return self.context.manifests.require().manifest
 
     def _check_shard(self, shard: ShardRef, embedder: str) -> None:
-        with scratch_folder(self._context.cache) as folder:
-            verified = verify_shard(shard, self._store, folder / "shard")
+        with scratch_folder(self.context.cache) as folder:
+            verified = verify_shard(shard, self.store, folder / "shard")
             self._shards += 1
             self._files += len(shard.files)
             self._size_bytes += shard.size_bytes
@@ -317,14 +286,14 @@ class Fsck:
 
     def _is_named(self, shard: ShardRef) -> bool:
         """Tell whether the current manifest or a kept version names the shard by now."""
-        published = self._context.manifests.require()
+        published = self.context.manifests.require()
         if self._named is None or self._named[0] != published.version:
             kept = (manifest.folders for _, manifest in self._read_versions(published.manifest))
             self._named = published.version, published.manifest.folders.union(*kept)
         return shard.folder in self._named[1]
 
     def _repair_shard(self, verified: VerifiedShard, folder: Path, embedder: str) -> None:
-        shard, sound, repair = verified.ref, dict(verified.sound), self._options.repair
+        shard, sound, repair = verified.ref, dict(verified.sound), self.options.repair
         left: dict[FileRole, str] = {}
         for role, reason in verified.faults.items():
             replica = self._replicas.find(shard, role, folder)
@@ -333,22 +302,22 @@ class Fsck:
                 continue
             sound[role], origin = replica
             if repair:
-                self._store.upload(shard.key(role), sound[role])
+                self.store.upload(shard.key(role), sound[role])
             self._add_shard(shard, {role: reason}, origin, is_repaired=repair)
         if not left:
             return
-        rebuilder = ShardRebuilder(shard, sound, self._context.settings, self._preparation, embedder)
+        rebuilder = ShardRebuilder(shard, sound, self.context.settings, self.preparation, embedder)
         if remedy := rebuilder.remedy:
             if repair:
                 self._rebuild(rebuilder, list(left), folder / "built")
             self._add_shard(shard, left, remedy, is_repaired=repair)
         else:
-            listed = _list_live(shard, open_ids(shard, sound["ids"])) if "ids" in sound else None
+            listed = list(list_live(shard, open_ids(shard, sound["ids"]))) if "ids" in sound else None
             self._lost.append(_LostShard(shard, left, listed))
 
     def _rebuild(self, rebuilder: ShardRebuilder, roles: Sequence[FileRole], folder: Path) -> None:
         """Upload the same bytes, if the rebuild gives them; else publish another shard with the same documents."""
-        context, shard = self._context, rebuilder.ref
+        context, shard = self.context, rebuilder.ref
         collections = context.manifests.require().manifest.collections
         number = shard.shard_id.rpartition("-")[2]
         built = build_shard(
@@ -361,41 +330,38 @@ class Fsck:
         )
         if all(built.ref.files.get(role) == shard.files[role] for role in roles):
             for role in roles:
-                self._store.upload(shard.key(role), built.paths[role])
+                self.store.upload(shard.key(role), built.paths[role])
             return
         context.manifests.upload([built])
 
-        def replace_in(manifest: Manifest) -> tuple[ShardRef, ...]:
-            return tuple(
-                self._replace_files(ref, built, rebuilder) if ref.folder == shard.folder else ref
-                for ref in manifest.shards
+        def replace_files(ref: ShardRef) -> ShardRef:
+            """Documents keep their numbers: deleted ones stay deleted."""
+            vectors = built.ref if rebuilder.makes_vectors else ref
+            return replace(
+                ref,
+                shard_id=built.ref.shard_id,
+                folder=built.ref.folder,
+                files=built.ref.files,
+                graph_available=built.ref.graph_available,
+                created_at=to_timestamp(context.clock.now()),
+                centroids=vectors.centroids,
+                radii=vectors.radii,
             )
+
+        def replace_in(manifest: Manifest) -> tuple[ShardRef, ...]:
+            return tuple(replace_files(ref) if ref.folder == shard.folder else ref for ref in manifest.shards)
 
         def change(manifest: Manifest) -> Change[None]:
             if manifest.collections != collections:  # the new shard may have been taken for garbage
                 context.manifests.upload([built])
             for copy, kept in self._read_versions(manifest):
                 if shard.folder in kept.folders:
-                    self._store.put(copy.key, to_bytes(replace(kept, shards=replace_in(kept))))
+                    self.store.put(copy.key, to_bytes(replace(kept, shards=replace_in(kept))))
             if shard.folder not in manifest.folders:
                 return Change(None, None)
             return Change(next_manifest(context, manifest, replace_in(manifest), "repair"), None)
 
-        commit(context, change, since=self._writer.began)
-
-    def _replace_files(self, shard: ShardRef, built: BuiltShard, rebuilder: ShardRebuilder) -> ShardRef:
-        """Return the shard with new files. Documents keep their numbers: deleted ones stay deleted."""
-        changed = replace(
-            shard,
-            shard_id=built.ref.shard_id,
-            folder=built.ref.folder,
-            files=built.ref.files,
-            graph_available=built.ref.graph_available,
-            created_at=to_timestamp(self._context.clock.now()),
-        )
-        if rebuilder.makes_vectors:
-            return replace(changed, centroids=built.ref.centroids, radii=built.ref.radii)
-        return changed
+        commit(context, change, since=self.writer.began)
 
     # Lost shards
 
@@ -403,70 +369,54 @@ class Fsck:
         if not self._lost:
             return
         # A KB that was rolled back is behind its sources.
-        obtainable = None if manifest.restored else self._options.obtainable
-        ids = obtainable.ids() if obtainable else frozenset()
-        unknown = [lost for lost in self._lost if lost.listed is None]
-        is_all_unknown_obtainable = bool(unknown) and sum(lost.ref.live_documents for lost in unknown) == len(
-            ids - self._list_elsewhere(manifest)
-        )
+        ids = frozenset() if manifest.restored else self.options.list_obtainable()
+        unknown = {lost.ref.folder: lost.ref for lost in self._lost if lost.listed is None}
+        known_ids: set[str] = set()
+        for shard in manifest.shards if unknown else ():
+            if shard.folder not in unknown:
+                with contextlib.suppress(ShardMissingError, errors.DataError):  # it is damaged, and reported
+                    known_ids |= {listed.id for listed in list_live(shard, self.context.cache.open(shard).ids())}
+        lost_documents = sum(ref.live_documents for ref in unknown.values())
+        is_all_unknown_obtainable = bool(unknown) and lost_documents == len(ids - known_ids)
         for lost in self._lost:
             if lost.ref.folder not in manifest.folders:
                 self._settle(lost, [], [listed.id for listed in lost.listed or ()])
             elif lost.listed is None:
                 self._settle(lost, None if is_all_unknown_obtainable else [], ())
             else:
-                owner = obtainable.owner if obtainable else ""
+                owner = self.options.obtainable_owner
                 back = [listed for listed in lost.listed if listed.owner == owner and listed.id in ids]
                 left = [listed.id for listed in lost.listed if listed not in back]
                 self._settle(lost, [listed.doc for listed in back] if left else None, left)
-        self._settle_versions(self._context.manifests.require().manifest)
+        self._settle_versions(self.context.manifests.require().manifest)
 
     def _settle_versions(self, current: Manifest) -> None:
         """Report versions that need a lost shard: no rollback can restore them."""
         folders = {lost.ref.folder for lost in self._lost}
-        is_given_up = self._options.repair and self._options.drop_lost
+        is_given_up = self.options.repair and self.options.drop_lost
         for copy, manifest in self._read_versions(current):
             if manifest.number < current.number and manifest.folders & folders:
                 if is_given_up:
-                    self._store.delete(copy.key)
+                    self.store.delete(copy.key)
                 reason = f"version {manifest.number} needs a shard that is lost"
                 self._faults.append(Fault(copy.key, reason, manifest.documents, is_repaired=is_given_up))
 
-    def _list_elsewhere(self, manifest: Manifest) -> frozenset[str]:
-        """Return the ids of documents in shards whose documents are known."""
-        unknown = {lost.ref.folder for lost in self._lost if lost.listed is None}
-        ids: set[str] = set()
-        for shard in manifest.shards:
-            if shard.folder not in unknown:
-                with contextlib.suppress(ShardMissingError, errors.DataError):  # it is damaged, and reported
-                    ids |= {listed.id for listed in _list_live(shard, self._context.cache.open(shard).ids())}
-        return frozenset(ids)
-
     def _settle(self, lost: _LostShard, numbers: list[int] | None, left: Sequence[str]) -> None:
         """`numbers`: of documents that sources have; None for all of them. `left`: ids of those that they have not."""
-        shard, options = lost.ref, self._options
+        shard, options = lost.ref, self.options
         is_dropped = numbers is None or options.drop_lost
         remedy = _SOURCES if numbers is None else ""
         if numbers and not options.drop_lost:
             remedy = f"{_SOURCES}, for {len(numbers):,} of {shard.live_documents:,} documents"
-        if options.repair and (is_dropped or numbers):
-            self._drop(shard, None if is_dropped else numbers)
-        self._add_shard(shard, lost.faults, remedy, ids=left, is_repaired=options.repair and is_dropped)
+        gone = np.arange(shard.documents) if is_dropped else np.array(numbers, np.int64)
 
-    def _drop(self, shard: ShardRef, numbers: list[int] | None) -> None:
-        """Delete documents of a shard; None for all of them."""
-        gone = np.arange(shard.documents) if numbers is None else np.array(numbers, np.int64)
-
-        def change(manifest: Manifest) -> Change[int]:
+        def drop(manifest: Manifest) -> Change[int]:
             if shard.folder not in manifest.folders:
                 return Change(None, 0)
             shards = [ref.without(gone) if ref.folder == shard.folder else ref for ref in manifest.shards]
-            after = next_manifest(self._context, manifest, shards, "delete")
+            after = next_manifest(self.context, manifest, shards, "delete")
             return Change(after, manifest.documents - after.documents)
 
-        self._dropped += commit(self._context, change, since=self._writer.began).result
-
-
-def _list_live(shard: ShardRef, ids: IdFile) -> list[ListedDocument]:
-    live = live_mask(shard)
-    return [listed for listed in ids.after("") if live[listed.doc]]
+        if options.repair and len(gone):
+            self._dropped += commit(self.context, drop, since=self.writer.began).result
+        self._add_shard(shard, lost.faults, remedy, ids=left, is_repaired=options.repair and is_dropped)

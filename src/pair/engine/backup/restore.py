@@ -10,22 +10,20 @@ Invariants
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pair import errors
-from pair.blobs.contract import BlobStore
 from pair.clock import to_timestamp
-from pair.engine.backup.export_format import DocumentLines, LinesHeader
+from pair.engine.backup.export import DocumentLines, LinesHeader
 from pair.engine.format.columns import PreparedDocument, build_columns, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
 from pair.engine.storage.manifest_store import PendingShards, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.bulk_load import Built, deduplicate, require_records
-from pair.engine.write.chunking import format_for_embedding
 from pair.engine.write.commit import Change, EngineContext, next_manifest, next_moment, refuse_lost_shard
-from pair.engine.write.prepare import Batch, Preparation, split_by_size
+from pair.engine.write.prepare import Batch, Preparation, embed_chunks, split_by_size
 from pair.engine.write.writer import (
     Writer,
     WriteReport,
@@ -46,50 +44,42 @@ class _OutdatedError(Exception):
     """A document that was stored as the file has it is so no longer: the import has to compare again."""
 
 
+@dataclass(eq=False)
 class Importer:
     """One import. Used once."""
 
-    def __init__(
-        self,
-        context: EngineContext,
-        store: BlobStore,
-        writer: Writer,
-        preparation: Preparation,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        """`on_progress`: documents that are built or stored already, and all of them."""
-        self._context = context
-        self._writer = writer
-        self._preparation = preparation
-        self._embedding = preparation.embedding
-        self._records = PendingShards(store, context.kb_id, context.new_id)
-        self._on_progress = on_progress
-        self._unchanged: dict[bytes, bytes] = {}
-        """Content hashes of documents that are stored as the file has them, by identity."""
+    context: EngineContext
+    writer: Writer
+    preparation: Preparation
+    records: PendingShards
+    on_progress: Callable[[int, int], None]
+    """Called with the documents that are built or stored already, and all of them."""
+    _unchanged: dict[bytes, bytes] = field(default_factory=dict)
+    """Content hashes of documents that are stored as the file has them, by identity."""
 
     def run(self, file: DocumentLines, *, replace_all: bool = False, embed: bool = False) -> WriteReport:
         """Import a file. `replace_all`: the KB becomes exactly the file. `embed`: cut and embed texts again.
 
         Raises E224, E225, E226, E307, E304, E303; and what a bulk load raises.
         """
-        begun_with = self._context.manifests.current()
-        self._writer = self._writer.since(begun_with.manifest.number if begun_with is not None else 0)
+        begun_with = self.context.manifests.current()
+        self.writer = self.writer.since(begun_with.manifest.number if begun_with is not None else 0)
         header = file.header
-        if header.embedder != self._embedding.name and not embed:
-            raise errors.export_of_another_embedder(str(file.path), header.embedder, self._embedding.name)
+        if header.embedder != self.preparation.embedding.name and not embed:
+            raise errors.export_of_another_embedder(str(file.path), header.embedder, self.preparation.embedding.name)
         file.verify()
         if embed or not header.has_vectors:
             self._refuse_textless(file, embed=embed)
         for attempt in range(1, _TRIES + 1):
-            before = self._context.manifests.read_for_write()
+            before = self.context.manifests.read_for_write()
             try:
                 return self._import(file, before, replace_all=replace_all, embed=embed)
             except _OutdatedError:
                 pass
             except ShardMissingError as fault:
-                refuse_lost_shard(self._context, before, fault)
-            self._context.pause(attempt)
-        raise errors.manifest_changed(self._context.kb_id)
+                refuse_lost_shard(self.context, before, fault)
+            self.context.pause(attempt)
+        raise errors.manifest_changed(self.context.kb_id)
 
     def _import(
         self, file: DocumentLines, before: StoredManifest | None, *, replace_all: bool, embed: bool
@@ -100,40 +90,40 @@ class Importer:
         self._unchanged = {}
         built: list[Built] = []
         done = 0
-        most_bytes = self._context.settings.build_part_bytes
+        most_bytes = self.context.settings.build_part_bytes
         for number, batch in enumerate(split_by_size(file.documents(), _count_bytes, sys.maxsize, most_bytes)):
             hashes = {document.header.id: document.header.content_hash for document in batch}
             if embed:
                 for own in self._split_by_owner(batch):
-                    hashes |= self._preparation.hash_documents(own, before)
+                    hashes |= self.preparation.hash_documents(own, before)
             changed = self._find_changed(batch, hashes, before, origin)
             if changed:
                 built.append(self._build(number, changed, hashes, file.header, embed=embed))
             done += len(batch)
-            self._on_progress(done, file.header.documents)
+            self.on_progress(done, file.header.documents)
         report = self._publish(built, origin, replace_all=replace_all)
         for part in built:
-            self._records.forget(part.record)
+            self.records.forget(part.record)
         return report
 
     def _describe_origin(self, header: LinesHeader, before: StoredManifest | None, *, embed: bool) -> Manifest:
         """Return an empty manifest with the embedder of the vectors to store, and the one that content hashes name."""
         if not embed:
-            origin = no_manifest(self._context.kb_id, header.embedder, header.dimension)
+            origin = no_manifest(self.context.kb_id, header.embedder, header.dimension)
             return replace(origin, hashed_as=header.hashed_as)
-        origin = self._writer.empty_manifest()
+        origin = self.writer.empty_manifest()
         is_same = before is not None and before.manifest.embedder == origin.embedder
         return replace(origin, hashed_as=before.manifest.hashed_as) if before and is_same else origin
 
     def _refuse_textless(self, file: DocumentLines, *, embed: bool) -> None:
         """Raises E307 for documents whose vectors came with them, and which have no text to embed."""
-        ids: list[str] = []
-        for document in file.documents():
-            text = document.text if embed else document.text + document.header.title
-            if document.chunks and not text.strip():
-                ids.append(document.header.id)
+        ids = [
+            document.header.id
+            for document in file.documents()
+            if document.chunks and not (document.text if embed else document.text + document.header.title).strip()
+        ]
         if ids:
-            raise errors.documents_without_text(self._context.kb_id, ids[:_NAMED], len(ids))
+            raise errors.documents_without_text(self.context.kb_id, ids[:_NAMED], len(ids))
 
     def _find_changed(
         self,
@@ -145,7 +135,7 @@ class Importer:
         """Return the documents that are not stored as the file has them; note the others."""
         if before is None or before.manifest.embedder != origin.embedder:
             return list(batch)
-        stored = find_stored(before.manifest, self._context.cache, [document.header.id for document in batch])
+        stored = find_stored(before.manifest, self.context.cache, [document.header.id for document in batch])
         changed: list[PreparedDocument] = []
         for document in batch:
             name = document.header.id
@@ -162,7 +152,7 @@ class Importer:
             by_owner.setdefault(header.owner, []).append(
                 Document(header.id, document.text, header.title, header.url, header.metadata)
             )
-        size = self._context.settings.chunk_bytes
+        size = self.context.settings.chunk_bytes
         return [Batch(own, owner, size, {}, {}) for owner, own in by_owner.items()]
 
     # Building
@@ -176,48 +166,37 @@ class Importer:
         *,
         embed: bool,
     ) -> Built:
-        context = self._context
-        key = _hash_part(changed, hashes, header, self._embedding.name)
-        earlier = self._records.find(key)
+        context = self.context
+        key = _hash_part(changed, hashes, header, self.preparation.embedding.name)
+        earlier = self.records.find(key)
         if earlier is not None:
             return Built(number, earlier.key, earlier.shards)
-        prepared = self._prepare(changed, hashes) if embed else self._add_vectors(changed, header)
-        dimension = self._embedding.dimension if embed else header.dimension
+        prepared = list(changed)
+        if embed:
+            by_id: dict[str, PreparedDocument] = {}
+            for batch in self._split_by_owner(changed):
+                by_id |= self.preparation.prepare(batch, batch.documents, hashes)
+            prepared = [by_id[document.header.id] for document in changed]
+        elif not header.has_vectors:
+            prepared = embed_chunks(self.preparation.embedding, changed)
+        dimension = self.preparation.embedding.dimension if embed else header.dimension
         with scratch_folder(context.cache) as folder:
             documents = build_columns(prepared, dimension)
             shards = cut_shards(folder, context.kb_id, documents, context.new_id(), context.settings)
             created_at = to_timestamp(context.clock.now())
             refs = tuple(replace(shard.ref, created_at=created_at) for shard in shards)
-            record = self._records.announce(key, refs, dimension)
+            record = self.records.announce(key, refs, dimension)
             context.manifests.upload(shards)
         return Built(number, record, refs)
-
-    def _prepare(self, changed: Sequence[PreparedDocument], hashes: Mapping[str, str]) -> list[PreparedDocument]:
-        prepared: dict[str, PreparedDocument] = {}
-        for batch in self._split_by_owner(changed):
-            prepared |= self._preparation.prepare(batch, batch.documents, hashes)
-        return [prepared[document.header.id] for document in changed]
-
-    def _add_vectors(self, changed: Sequence[PreparedDocument], header: LinesHeader) -> list[PreparedDocument]:
-        """Return the documents as the file has them, embedded where the file has no vectors."""
-        if header.has_vectors:
-            return list(changed)
-        texts = [format_for_embedding(doc.header.title, chunk) for doc in changed for chunk in doc.chunks]
-        vectors = self._embedding.embed_all(texts) if texts else np.empty((0, header.dimension), np.float32)
-        ends = np.cumsum([len(document.chunks) for document in changed]).tolist()
-        return [
-            replace(document, vectors=vectors[end - len(document.chunks) : end])
-            for document, end in zip(changed, ends, strict=True)
-        ]
 
     # Publishing
 
     def _publish(self, built: Sequence[Built], origin: Manifest, *, replace_all: bool) -> WriteReport:
-        cache, commit_id = self._context.cache, self._context.new_id()
-        fresh = deduplicate(built, cache, self._context.kb_id)
+        cache, commit_id = self.context.cache, self.context.new_id()
+        fresh = deduplicate(built, cache, self.context.kb_id)
 
         def change(manifest: Manifest) -> Change[WriteReport]:
-            require_records(self._records, built, manifest)
+            require_records(self.records, built, manifest)
             if not replace_all:
                 refuse_other_embedder(manifest, origin.embedder, origin.dimension)
             kept, replaced = fresh.remove_from(manifest.shards, cache)
@@ -242,11 +221,11 @@ class Importer:
                 return Change(None, report)
             shards = [*kept, *added]
             if not replace_all:
-                return Change(next_manifest(self._context, manifest, shards, "import", commit_id), report)
-            moment = next_moment(self._context, manifest, shards)
+                return Change(next_manifest(self.context, manifest, shards, "import", commit_id), report)
+            moment = next_moment(self.context, manifest, shards)
             return Change(manifest.make_imported(commit_id, moment, shards, origin), report)
 
-        return self._writer.write(change, empty=origin)
+        return self.writer.write(change, empty=origin)
 
     def _keep_unchanged(self, shards: Sequence[ShardRef], manifest: Manifest, origin: Manifest) -> list[ShardRef]:
         """Return these shards of the manifest without the documents that the file does not have."""
@@ -258,7 +237,7 @@ class Importer:
         hashes = np.frombuffer(b"".join(self._unchanged.values()), "<u8").reshape(-1, 2)
         kept: list[ShardRef] = []
         for shard in shards:
-            directory = self._context.cache.open(shard).ids()
+            directory = self.context.cache.open(shard).ids()
             lines = directory.find(identities)
             here = np.flatnonzero(lines >= 0)
             same = here[(directory.hashes_at(lines[here])[1] == hashes[here]).all(axis=1)]

@@ -10,6 +10,7 @@ Invariants
     Documents keep their numbers, also deleted ones: the tombstones of every manifest stay true.
 """
 
+import itertools
 import shutil
 import zipfile
 import zlib
@@ -18,30 +19,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from pair import errors, files
 from pair.blobs.contract import BlobStore
+from pair.engine.backup.export import read_document
 from pair.engine.format.columns import (
     NO_GRAPHS,
     Header,
-    KeywordRows,
     PreparedDocument,
-    RowText,
     StoredDocuments,
     StoredGraphs,
     build_columns,
     build_graph_columns,
-    count_terms,
 )
-from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef, file_name, shards_prefix
-from pair.engine.format.shard import OPENERS, SearchFile, open_graph, open_keywords, open_rows, open_search
+from pair.engine.format.shard import OPENERS, open_graph, open_keywords, open_rows, open_search
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.chunking import format_for_embedding
-from pair.engine.write.prepare import Preparation, restore_chunks
+from pair.engine.write.prepare import Preparation, embed_chunks, restore_chunks
 from pair.text.entity_rules import DocumentText
-from pair.values import Chunk
 
 _PACKAGED_SHARDS = ".pair-index/shards/"
 
@@ -187,48 +184,34 @@ class ShardRebuilder:
 
     def documents(self) -> StoredDocuments:
         """Return all documents of the shard. Raises ModelError where the model is needed."""
-        stored = self._read_search() if "search" in self.sound else self._read_rows()
+        index = open_keywords(self.ref, self.sound["keywords"]) if "keywords" in self.sound else None
+        index = index if index is not None and index.is_current else None  # None: the words are counted again
+        lengths = None if index is None else index.lengths
+        if "search" in self.sound:
+            search = open_search(self.ref, self.sound["search"])
+            documents = [read_document(search, doc, lengths, self.settings) for doc in range(len(search.docs))]
+        else:
+            documents = embed_chunks(self.preparation.embedding, self._read_rows(lengths))
+        if index is not None:
+            keywords = index.read_rows(np.arange(index.count))
+            first_rows = itertools.accumulate((len(document.chunks) for document in documents), initial=0)
+            documents = [
+                replace(document, keywords=keywords, first_row=first_row)
+                for document, first_row in zip(documents, first_rows, strict=False)
+            ]
+        stored = build_columns(documents, self.ref.centroids.shape[1])
         return replace(stored, graphs=self._read_graphs(stored))
 
-    def _open_keywords(self) -> KeywordIndex | None:
-        """Return None for an index that is damaged, or of another tokenizer."""
-        index = open_keywords(self.ref, self.sound["keywords"]) if "keywords" in self.sound else None
-        return index if index is not None and index.is_current else None
-
-    def _read_search(self) -> StoredDocuments:
-        search = open_search(self.ref, self.sound["search"])
-        documents = search.documents(np.arange(len(search.docs)), NO_GRAPHS)
-        index = self._open_keywords()
-        keywords = self._analyse(search) if index is None else index.read_rows(np.arange(index.count))
-        return replace(documents, keywords=keywords)
-
-    def _analyse(self, search: SearchFile) -> KeywordRows:
-        texts: list[RowText] = []
-        for doc in range(len(search.docs)):
-            title, rows = search.header(doc).title, search.rows_of_document(doc)
-            ranges = list(zip(search.chunks["start"][rows].tolist(), search.chunks["end"][rows].tolist(), strict=True))
-            chunks = restore_chunks(search.text(doc), title, ranges, None, self.settings)
-            texts += [RowText(chunk.text, title, chunk.context) for chunk in chunks]
-        return count_terms(texts)
-
-    def _read_rows(self) -> StoredDocuments:
-        index, dimension = self._open_keywords(), self.ref.centroids.shape[1]
-        lengths = None if index is None else index.lengths.tolist()
-        documents: list[tuple[Header, str, tuple[Chunk, ...]]] = []
+    def _read_rows(self, lengths: npt.NDArray[np.uint32] | None) -> list[PreparedDocument]:
+        documents: list[PreparedDocument] = []
         begin = 0
         for header, text, ranges in open_rows(self.ref, self.sound["rows"]).documents():
-            own = None if lengths is None else lengths[begin : begin + len(ranges)]
+            own = None if lengths is None else lengths[begin : begin + len(ranges)].tolist()
             begin += len(ranges)
-            documents.append((header, text, restore_chunks(text, header.title, ranges, own, self.settings)))
-        texts = [format_for_embedding(header.title, chunk) for header, _, chunks in documents for chunk in chunks]
-        vectors = self.preparation.embedding.embed_all(texts) if texts else np.empty((0, dimension), np.float32)
-        ends = np.cumsum([len(chunks) for _, _, chunks in documents]).tolist()
-        prepared = [
-            PreparedDocument(header, text, chunks, vectors[end - len(chunks) : end])
-            for (header, text, chunks), end in zip(documents, ends, strict=True)
-        ]
-        stored = build_columns(prepared, dimension)
-        return stored if index is None else replace(stored, keywords=index.read_rows(np.arange(index.count)))
+            chunks = restore_chunks(text, header.title, ranges, own, self.settings)
+            no_vectors = np.empty((0, self.ref.centroids.shape[1]), np.float32)
+            documents.append(PreparedDocument(header, text, chunks, no_vectors))
+        return documents
 
     def _read_graphs(self, stored: StoredDocuments) -> StoredGraphs:
         if not self.ref.graph_available:

@@ -71,20 +71,15 @@ class BulkMerge:
     records: PendingShards
 
 
+@dataclass(frozen=True, eq=False)
 class Compactor:
-    def __init__(
-        self,
-        context: EngineContext,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-        help_from: BulkMerge | None = None,
-    ) -> None:
-        self._context = context
-        self._on_progress = on_progress
-        self._workers = help_from
+    context: EngineContext
+    on_progress: Callable[[int, int], None] = lambda done, total: None
+    help_from: BulkMerge | None = None
 
     def compact(self, *, everything: bool = False, min_shards: int | None = None) -> CompactionReport:
         """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
-        context = self._context
+        context = self.context
         context.manifests.refuse_past()
         for conflicts in range(_TRIES):
             before = context.manifests.require_for_write()
@@ -105,21 +100,21 @@ class Compactor:
         raise errors.manifest_changed(context.kb_id)
 
     def _carry_out(self, before: StoredManifest, plan: rules.CompactionPlan) -> CompactionReport:
-        commit_id = self._context.new_id()
+        commit_id = self.context.new_id()
         groups = self._group(plan, commit_id)
         tasks = [Merge(number, commit_id, group.run, tuple(group.members)) for number, group in enumerate(groups)]
         refs: dict[int, ShardRef] = {}
         with contextlib.ExitStack() as cleanup:
-            if self._workers is not None and len(tasks) > 1:
-                for built in self._workers.runner.built(iter(tasks)):
-                    cleanup.callback(self._workers.records.forget, built.record)
+            if self.help_from is not None and len(tasks) > 1:
+                for built in self.help_from.runner.built(iter(tasks)):
+                    cleanup.callback(self.help_from.records.forget, built.record)
                     refs[built.number] = built.shards[0]
-                    self._on_progress(len(refs), len(tasks))
+                    self.on_progress(len(refs), len(tasks))
             else:
-                with scratch_folder(self._context.cache) as folder:
+                with scratch_folder(self.context.cache) as folder:
                     for task in tasks:
                         refs[task.number] = self._build(folder / str(task.number), task)
-                        self._on_progress(len(refs), len(tasks))
+                        self.on_progress(len(refs), len(tasks))
             collections = before.manifest.collections
             outputs = [Output(refs[task.number], task.members, collections) for task in tasks]
             published = self._publish(before.manifest, plan.shards, outputs, commit_id)
@@ -132,7 +127,7 @@ class Compactor:
         )
 
     def _build(self, folder: Path, task: Merge) -> ShardRef:
-        context = self._context
+        context = self.context
         built = merge_shards(folder, context.kb_id, task, context.cache)
         context.manifests.upload([built])
         shutil.rmtree(folder)
@@ -142,12 +137,15 @@ class Compactor:
         self, before: Manifest, replaced: Sequence[ShardRef], outputs: Sequence[Output], commit_id: str
     ) -> Manifest:
         """Wait for the lease as a writer does: what was built stays good while others write."""
-        context = self._context
+        context, folders = self.context, {shard.folder for shard in replaced}
 
         def change(manifest: Manifest) -> Change[None]:
-            shards = _rebase(manifest, before, replaced, outputs)
-            if shards is None:
-                raise errors.manifest_changed(context.kb_id)
+            current = {shard.folder: shard for shard in manifest.shards}
+            is_same = manifest.collections == before.collections and folders <= current.keys()
+            if not (is_same and are_whole_in(outputs, [current[folder] for folder in folders])):
+                raise errors.manifest_changed(context.kb_id)  # the work was done on shards that are no longer there
+            shards = [shard for shard in manifest.shards if shard.folder not in folders]
+            shards += [apply_late_deletes(output, current) for output in outputs]
             return Change(manifest.make_next(commit_id, context.manifests.now(), shards, "compact"), None)
 
         with context.hold_lease() as lease:
@@ -163,11 +161,11 @@ class Compactor:
         if plan.reason in {"tombstone_pressure", "keywords_missing"}:
             return [Group(shard.run, [(shard, numbers)]) for shard, numbers in members]
         rows = sum(shard.live_rows for shard in plan.shards)
-        count = rules.count_cuts(rows, count_live_bytes(plan.shards), self._context.settings)
+        count = rules.count_cuts(rows, count_live_bytes(plan.shards), self.context.settings)
         if count == 1:
             return [Group("", members)] if members else []
         per_shard = max(1, sample_size(count) // len(plan.shards))
-        cache = self._context.cache
+        cache = self.context.cache
         sample = [take_evenly(cache.open(shard).search(0.0).vectors, per_shard) for shard in plan.shards]
         grouping = Grouping(np.concatenate(sample), count, rows)
         documents = (cache.open(shard).search(0.0).documents(numbers, NO_GRAPHS) for shard, numbers in members)
@@ -199,20 +197,6 @@ def assign_groups(
 
 
 # ── what others did meanwhile ──────────────────────────────────────────────────────────────────────
-
-
-def _rebase(
-    now: Manifest, before: Manifest, replaced: Sequence[ShardRef], outputs: Sequence[Output]
-) -> list[ShardRef] | None:
-    """Return the shards of the next manifest; None when the work was done on shards that are no longer there."""
-    current = {shard.folder: shard for shard in now.shards}
-    folders = {shard.folder for shard in replaced}
-    if now.collections != before.collections or not folders <= current.keys():
-        return None
-    if not are_whole_in(outputs, [current[folder] for folder in folders]):
-        return None
-    kept = [shard for shard in now.shards if shard.folder not in folders]
-    return kept + [apply_late_deletes(output, current) for output in outputs]
 
 
 def are_whole_in(outputs: Iterable[Output], shards: Iterable[ShardRef]) -> bool:

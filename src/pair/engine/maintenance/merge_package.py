@@ -86,15 +86,6 @@ def _hash_in_key(shard: ShardRef) -> str:
     return shard.folder.rpartition("/")[2]
 
 
-def is_named_by_content(shard: ShardRef) -> bool:
-    return _hash_in_key(shard) == hash_files(shard.files)
-
-
-def move_shard(shard: ShardRef, kb_id: str) -> ShardRef:
-    """Return the shard as a KB of another name refers to it."""
-    return replace(shard, folder=shards_prefix(kb_id) + _hash_in_key(shard))
-
-
 def unpack_manifest(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) -> Manifest:
     """Return the manifest of an index as a KB of this name refers to its shards. `hashes`: of its files, by name.
 
@@ -106,11 +97,12 @@ def unpack_manifest(content: bytes, hashes: Mapping[str, str], label: str, kb_id
     except errors.DataError as fault:
         raise errors.index_damaged(label, fault.explanation or fault.message) from fault
     for shard in manifest.shards:
-        if not is_named_by_content(shard):
+        if _hash_in_key(shard) != hash_files(shard.files):
             raise errors.index_damaged(label, f"a shard is not called by its bytes: {shard.folder}")
         if any(hashes.get(name_in_index(shard, role)) != file.sha256 for role, file in shard.files.items()):
             raise errors.index_damaged(label, f"a shard is not the one that is packaged: {shard.folder}")
-    return replace(manifest, kb_id=kb_id, shards=tuple(move_shard(shard, kb_id) for shard in manifest.shards))
+    moved = (replace(shard, folder=shards_prefix(kb_id) + _hash_in_key(shard)) for shard in manifest.shards)
+    return replace(manifest, kb_id=kb_id, shards=tuple(moved))
 
 
 def find_name_in_index(key: str, kb_id: str) -> str | None:
@@ -158,20 +150,20 @@ class MissingFileError(Exception):
     """A file that the store lacks was not brought either; the message names it."""
 
 
+@dataclass(frozen=True, eq=False)
 class PackageMerger:
-    def __init__(self, context: EngineContext, store: BlobStore, writer: Writer, embedding: CachingEmbedder) -> None:
-        self._context = context
-        self._store = store
-        self._writer = writer
-        self._embedding = embedding
+    context: EngineContext
+    store: BlobStore
+    writer: Writer
+    embedding: CachingEmbedder
 
     def refuse(self, manifest: Manifest) -> None:
         """Raises E220 when it was made with another embedder than the KB has or would get, E304 when that differs."""
-        if (manifest.embedder, manifest.dimension) != (self._embedding.name, self._embedding.dimension):
-            raise errors.index_of_another_embedder(self._context.kb_id, manifest.embedder, self._embedding.name)
-        before = self._context.manifests.current()
+        if (manifest.embedder, manifest.dimension) != (self.embedding.name, self.embedding.dimension):
+            raise errors.index_of_another_embedder(self.context.kb_id, manifest.embedder, self.embedding.name)
+        before = self.context.manifests.current()
         if before is not None and before.manifest.shards:
-            self._writer.check_embedder(before.manifest)
+            self.writer.check_embedder(before.manifest)
 
     def check(self, package: PackageShards) -> frozenset[str]:
         """Open every file of the package, and return the ids of documents whose text is not that of the packaged file.
@@ -193,8 +185,8 @@ class PackageMerger:
 
     def _open_files(self, package: PackageShards, shard: ShardRef) -> tuple[IdFile, SearchFile]:
         """Open the files of a shard: from the store where it has them, for they have the same bytes there."""
-        if not find_missing_files(self._store, shard):
-            opened = self._context.cache.open(shard)
+        if not find_missing_files(self.store, shard):
+            opened = self.context.cache.open(shard)
             return opened.ids(), opened.search(0.0)
         paths = {role: _find_file(package, shard, role) for role in shard.files}
         for role, path in paths.items():
@@ -208,19 +200,19 @@ class PackageMerger:
 
         `named`: folders of shards that are known to be there.
         """
-        self._context.manifests.read_for_write()
+        self.context.manifests.read_for_write()
         unnamed = [shard for shard in package.manifest.shards if shard.folder not in named]
-        missing = [shard for shard in unnamed if find_missing_files(self._store, shard)]
+        missing = [shard for shard in unnamed if find_missing_files(self.store, shard)]
         for shard in missing:
             for role, file in shard.files.items():
                 path = _find_file(package, shard, role)
-                self._context.on_step("upload")
+                self.context.on_step("upload")
                 # A file that was just unpacked for this need not be copied again.
-                if package.is_verified and file.sha256 and isinstance(self._store, LinkingStore):
-                    self._store.link(shard.key(role), path, file.sha256)
+                if package.is_verified and file.sha256 and isinstance(self.store, LinkingStore):
+                    self.store.link(shard.key(role), path, file.sha256)
                 else:
-                    self._store.upload(shard.key(role), path)
-        self._context.on_step("uploaded")
+                    self.store.upload(shard.key(role), path)
+        self.context.on_step("uploaded")
         return len(missing)
 
     def install(self, package: PackageShards) -> MergeReport:
@@ -228,8 +220,8 @@ class PackageMerger:
 
         Raises E203 and what any write raises, E236, and MissingFileError.
         """
-        before = self._context.manifests.current()
-        writer = self._writer.since(before.manifest.number if before is not None else 0)
+        before = self.context.manifests.current()
+        writer = self.writer.since(before.manifest.number if before is not None else 0)
         self.refuse(package.manifest)
         self.upload_shards(package)
 
@@ -239,13 +231,13 @@ class PackageMerger:
                 # installation and was still deleting. It holds the lease until it is done.
                 self.upload_shards(package, manifest.folders)
             self.refuse(package.manifest)
-            shards = merge(manifest, package, self._context.cache)
+            shards = merge(manifest, package, self.context.cache)
             is_same = [(shard.folder, shard.gone) for shard in manifest.shards] == [
                 (shard.folder, shard.gone) for shard in shards
             ]
             if is_same and manifest.index_sha256 == package.index_sha256:
                 return Change(None, None)
-            after = next_manifest(self._context, manifest, shards, "install")
+            after = next_manifest(self.context, manifest, shards, "install")
             is_alone = all(shard.origin == package.name for shard in after.shards)
             after = replace(
                 after,

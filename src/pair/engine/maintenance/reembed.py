@@ -10,10 +10,11 @@ Invariants
     A KB that is rolled back meanwhile to another embedder stays so; any other rollback is only followed.
 """
 
+import functools
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -78,34 +79,32 @@ class ReembedReport:
     """False for a plan, and for a KB that has vectors of this embedder already."""
 
 
+@dataclass(eq=False)
 class Reembedder:
     """One run."""
 
-    def __init__(
-        self,
-        context: EngineContext,
-        embedding: CachingEmbedder,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        """`on_progress`: chunks that are done, and all of them as far as known."""
-        self._context = context
-        self._embedding = embedding
-        self._on_progress = on_progress
-        self._embedded = self._characters = self._kept = self._rows = 0
-        self._total = 0
-        self._begun_with: Manifest | None = None
-        self._outputs: list[Output] = []
-        self._records: dict[str, RecordNumbers] = {}
-        """By folder of a shard: the journal record of the vector of each row; -1 for deleted rows."""
+    context: EngineContext
+    embedding: CachingEmbedder
+    on_progress: Callable[[int, int], None]
+    """Called with the chunks that are done, and all of them as far as known."""
+    _embedded: int = 0
+    _characters: int = 0
+    _kept: int = 0
+    _rows: int = 0
+    _total: int = 0
+    _begun_with: Manifest | None = None
+    _outputs: list[Output] = field(default_factory=list)
+    _records: dict[str, RecordNumbers] = field(default_factory=dict)
+    """By folder of a shard: the journal record of the vector of each row; -1 for deleted rows."""
 
     def plan(self) -> ReembedReport:
         """Report what a run would do now; nothing is written. Raises E201, E206, E207, E307."""
-        manifest = self._context.manifests.require().manifest
-        if manifest.embedder == self._embedding.name:
+        manifest = self.context.manifests.require().manifest
+        if manifest.embedder == self.embedding.name:
             return self._report(manifest, manifest)
         self._refuse_textless(manifest.shards)
-        dimension = self._embedding.dimension
-        journal = VectorJournal(journal_path(self._folder, self._embedding.name, dimension), dimension)
+        dimension = self.embedding.dimension
+        journal = VectorJournal(journal_path(self._folder, self.embedding.name, dimension), dimension)
         keys, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         for shard in manifest.shards:
             for rows, texts in self._read_blocks(shard):
@@ -114,7 +113,7 @@ class Reembedder:
                 keys.append(np.array([int.from_bytes(hashes[number][:8], "little") for number in missing], np.uint64))
                 sizes.append(np.array([len(texts[number]) for number in missing], np.int64))
                 self._rows += len(rows)
-                self._on_progress(self._rows, manifest.rows)
+                self.on_progress(self._rows, manifest.rows)
         distinct, first = np.unique(np.concatenate(keys), return_index=True)
         self._embedded = len(distinct)
         self._characters = int(np.concatenate(sizes)[first].sum())
@@ -123,29 +122,29 @@ class Reembedder:
 
     def run(self) -> ReembedReport:
         """Raises E201, E206, E207, E236, E307, E308, ModelError; E202, E203, E208, E210 after all attempts."""
-        before = self._context.manifests.require_for_write().manifest
-        name, dimension = self._embedding.name, self._embedding.dimension
+        before = self.context.manifests.require_for_write().manifest
+        name, dimension = self.embedding.name, self.embedding.dimension
         if before.embedder == name:
             return self._report(before, before)
         self._begun_with = before
         with open_journal(self._folder, name, dimension, on_busy=self._refuse_second_run) as journal:
             published, rounds = self._run_rounds(journal)
-        self._context.on_step("re-embedded")
-        evict_dropped(self._context)
+        self.context.on_step("re-embedded")
+        evict_dropped(self.context)
         return replace(self._report(before, published), rounds=rounds, changed=True)
 
     @property
     def _folder(self) -> Path:
-        return self._context.cache.unfinished / self._context.kb_id
+        return self.context.cache.unfinished / self.context.kb_id
 
     def _refuse_second_run(self, holder: str) -> None:
-        raise errors.reembedding_running(self._context.kb_id, holder)
+        raise errors.reembedding_running(self.context.kb_id, holder)
 
     def _report(self, before: Manifest, after: Manifest) -> ReembedReport:
         return ReembedReport(
             embedder_before=before.embedder,
-            embedder=self._embedding.name,
-            dimension=self._embedding.dimension,
+            embedder=self.embedding.name,
+            dimension=self.embedding.dimension,
             documents=after.documents,
             chunks=after.rows,
             embedded=self._embedded,
@@ -159,14 +158,15 @@ class Reembedder:
 
     def _run_rounds(self, journal: VectorJournal) -> tuple[Manifest, int]:
         """Catch up with other writers, who have written less in each round than in the one before."""
-        context = self._context
+        context = self.context
         for number in range(1, _ROUNDS + 1):
             before = context.manifests.require()
             try:
                 self._catch_up(before.manifest, journal)
+                finish = functools.partial(self._finish, journal=journal, is_last_round=number == _ROUNDS)
                 # Waits for the lease as a writer does.
                 with context.hold_lease() as lease:
-                    committed = commit_under(lease, context, self._finisher(journal, is_last_round=number == _ROUNDS))
+                    committed = commit_under(lease, context, finish)
                 if committed.result:
                     return committed.manifest, number
             except errors.ConflictError as fault:
@@ -178,22 +178,18 @@ class Reembedder:
             logger.info("re-embedding what was written meanwhile", extra={"kb": context.kb_id, "round": number})
         raise errors.manifest_changed(context.kb_id)
 
-    def _finisher(self, journal: VectorJournal, *, is_last_round: bool) -> Callable[[Manifest], Change[bool]]:
-        """Return the change that ends the run. Its result is False when others wrote so much that a round is due."""
-
-        def finish(manifest: Manifest) -> Change[bool]:
-            if manifest.embedder == self._embedding.name:
-                return Change(None, result=True)  # another run did the same
-            if not rules.may_finish_under_lease(self._find_missing(manifest), is_last_round=is_last_round):
-                return Change(None, result=False)
-            self._catch_up(manifest, journal)
-            current = {shard.folder: shard for shard in manifest.shards}
-            shards = [apply_late_deletes(output, current) for output in self._outputs]
-            name, dimension = self._embedding.name, self._embedding.dimension
-            commit_id, now = self._context.new_id(), self._context.manifests.now()
-            return Change(manifest.make_reembedded(commit_id, now, shards, name, dimension), result=True)
-
-        return finish
+    def _finish(self, manifest: Manifest, journal: VectorJournal, *, is_last_round: bool) -> Change[bool]:
+        """Make the change that ends the run. Its result is False when others wrote so much that a round is due."""
+        if manifest.embedder == self.embedding.name:
+            return Change(None, result=True)  # another run did the same
+        if not rules.may_finish_under_lease(self._find_missing(manifest), is_last_round=is_last_round):
+            return Change(None, result=False)
+        self._catch_up(manifest, journal)
+        current = {shard.folder: shard for shard in manifest.shards}
+        shards = [apply_late_deletes(output, current) for output in self._outputs]
+        name, dimension = self.embedding.name, self.embedding.dimension
+        commit_id, now = self.context.new_id(), self.context.manifests.now()
+        return Change(manifest.make_reembedded(commit_id, now, shards, name, dimension), result=True)
 
     def _find_usable(self, manifest: Manifest) -> list[Output]:
         """Return the new shards that are still there for sure.
@@ -222,7 +218,14 @@ class Reembedder:
         self._total = self._rows + sum(shard.live_rows for shard in missing)
         for shard in missing:
             self._embed(shard, journal)
-        self._outputs += self._build_all(missing, manifest, journal)
+        outputs: list[Output] = []
+        commit_id = self.context.new_id()
+        with scratch_folder(self.context.cache) as folder:
+            for together in rules.group_for_reembedding(missing):
+                for group in self._group(together, manifest.dimension, journal):
+                    ref = self._build(folder / str(len(outputs)), group, (commit_id, len(outputs)), journal)
+                    outputs.append(Output(ref, group.members, manifest.collections))
+        self._outputs += outputs
 
     # Vectors
 
@@ -230,7 +233,7 @@ class Reembedder:
         """Raises E307 for documents whose vectors came with them, and which have no text to embed."""
         ids: list[str] = []
         for shard in shards:
-            search = self._context.cache.open(shard).search(0.0)
+            search = self.context.cache.open(shard).search(0.0)
             ids += [
                 search.header(doc).id
                 for doc in live_numbers(shard).tolist()
@@ -238,14 +241,14 @@ class Reembedder:
                 and not (search.text(doc).strip() or search.header(doc).title.strip())
             ]
         if ids:
-            raise errors.documents_without_text(self._context.kb_id, ids[:_NAMED], len(ids))
+            raise errors.documents_without_text(self.context.kb_id, ids[:_NAMED], len(ids))
 
     def _embed(self, shard: ShardRef, journal: VectorJournal) -> None:
-        records = np.full(len(self._context.cache.open(shard).search(0.0).chunks), -1, np.int64)
+        records = np.full(len(self.context.cache.open(shard).search(0.0).chunks), -1, np.int64)
         for rows, texts in self._read_blocks(shard):
             records[rows] = self._find_records(texts, journal)
             self._rows += len(rows)
-            self._on_progress(self._rows, max(self._total, self._rows))
+            self.on_progress(self._rows, max(self._total, self._rows))
         self._records[shard.folder] = records
 
     def _find_records(self, texts: Sequence[str], journal: VectorJournal) -> RecordNumbers:
@@ -259,17 +262,17 @@ class Reembedder:
         new_keys, new_texts = list(unknown), list(unknown.values())
         for begin in range(0, len(new_keys), DEFAULT_BATCH_SIZE):
             batch = new_texts[begin : begin + DEFAULT_BATCH_SIZE]
-            self._context.on_step("embed")
-            journal.append(new_keys[begin : begin + DEFAULT_BATCH_SIZE], self._embedding.embed_all(batch))
+            self.context.on_step("embed")
+            journal.append(new_keys[begin : begin + DEFAULT_BATCH_SIZE], self.embedding.embed_all(batch))
             self._embedded += len(batch)
             self._characters += sum(map(len, batch))
-            self._on_progress(self._rows + begin + len(batch), max(self._total, self._rows + len(texts)))
+            self.on_progress(self._rows + begin + len(batch), max(self._total, self._rows + len(texts)))
         return journal.find(keys)
 
     def _read_blocks(self, shard: ShardRef) -> Iterator[tuple[Numbers, list[str]]]:
         """Yield the rows of live documents with the texts to embed, some at a time."""
-        settings = self._context.settings
-        search: SearchFile = self._context.cache.open(shard).search(0.0)
+        settings = self.context.settings
+        search: SearchFile = self.context.cache.open(shard).search(0.0)
         rows: list[int] = []
         texts: list[str] = []
         for doc in live_numbers(shard).tolist():
@@ -287,35 +290,24 @@ class Reembedder:
 
     # Shards
 
-    def _build_all(self, shards: Sequence[ShardRef], manifest: Manifest, journal: VectorJournal) -> list[Output]:
-        outputs: list[Output] = []
-        commit_id = self._context.new_id()
-        with scratch_folder(self._context.cache) as folder:
-            for together in rules.group_for_reembedding(shards):
-                for group in self._group(together, manifest.dimension, journal):
-                    number = len(outputs)
-                    ref = self._build(folder / str(number), group, (commit_id, number), journal)
-                    outputs.append(Output(ref, group.members, manifest.collections))
-        return outputs
-
     def _group(self, shards: Sequence[ShardRef], dimension: int, journal: VectorJournal) -> list[Group]:
         """Cluster the documents by their new vectors. `dimension`: of the vectors that the shards have."""
         members = [(shard, live_numbers(shard)) for shard in shards]
         rows = sum(shard.live_rows for shard in shards)
-        wider_bytes = round(rows * (self._embedding.dimension - dimension) * _BYTES_OF_A_NUMBER)
+        wider_bytes = round(rows * (self.embedding.dimension - dimension) * _BYTES_OF_A_NUMBER)
         live_bytes = max(count_live_bytes(shards) + wider_bytes, 0)
-        count = rules.count_cuts(rows, live_bytes, self._context.settings)
+        count = rules.count_cuts(rows, live_bytes, self.context.settings)
         if count == 1:
             return [Group("", members)]
         per_shard = max(1, sample_size(count) // len(shards))
         records = [self._records[shard.folder] for shard in shards]
         sample = np.concatenate([journal.vectors(take_evenly(own[own >= 0], per_shard)) for own in records])
         documents = (self._read_documents(shard, numbers, journal) for shard, numbers in members)
-        return assign_groups(members, documents, Grouping(sample, count, rows), self._context.new_id())
+        return assign_groups(members, documents, Grouping(sample, count, rows), self.context.new_id())
 
     def _build(self, folder: Path, group: Group, name: tuple[str, int], journal: VectorJournal) -> ShardRef:
         """`name`: the id of the attempt, and the number of the shard in it."""
-        context, (commit_id, number) = self._context, name
+        context, (commit_id, number) = self.context, name
         first, numbers = group.members[0]
         if len(group.members) == 1 and not group.run and len(numbers) == first.documents:
             documents = self._read_documents(first, numbers, journal)
@@ -325,7 +317,7 @@ class Reembedder:
                 self._with_vectors(pick_documents(shard, numbers, context.cache), shard, numbers, journal)
                 for shard, numbers in group.members
             ]
-            documents = concatenate(picked, self._embedding.dimension)
+            documents = concatenate(picked, self.embedding.dimension)
             built = build_shard(folder, context.kb_id, documents, commit_id=commit_id, run=group.run, number=number)
         context.manifests.upload([built])
         shutil.rmtree(folder)
@@ -333,11 +325,11 @@ class Reembedder:
 
     def _read_documents(self, shard: ShardRef, numbers: Numbers, journal: VectorJournal) -> StoredDocuments:
         """Read documents without graphs and keywords, with their new vectors."""
-        documents = self._context.cache.open(shard).search(0.0).documents(numbers, NO_GRAPHS)
+        documents = self.context.cache.open(shard).search(0.0).documents(numbers, NO_GRAPHS)
         return self._with_vectors(documents, shard, numbers, journal)
 
     def _with_vectors(
         self, documents: StoredDocuments, shard: ShardRef, numbers: Numbers, journal: VectorJournal
     ) -> StoredDocuments:
-        rows = self._context.cache.open(shard).search(0.0).rows_of(numbers)
+        rows = self.context.cache.open(shard).search(0.0).rows_of(numbers)
         return replace(documents, vectors=journal.vectors(self._records[shard.folder][rows]))

@@ -184,7 +184,8 @@ class KeywordSearch:
         rest = _suffix_sums([postings.bound for postings in lists])
         if not lists or rest[0] * _SLACK < floor:
             return np.empty(0), np.empty(0, np.int64)
-        taken = _count_short_lists(lists)
+        # The first lists, as long as they have few rows together.
+        taken = sum(size <= _FEW_ROWS for size in itertools.accumulate(len(postings.rows) for postings in lists))
         # Whether what is left is likely to be less than the last of the best.
         if taken and rest[taken] <= max(floor, (rest[0] - rest[taken]) / 2):
             scores, rows = _score_lists(lists[:taken])
@@ -290,12 +291,6 @@ def _encode(term: str) -> bytes:
 def _suffix_sums(values: Sequence[float]) -> list[float]:
     """Return the sum of each value and all behind it, and 0 at the end."""
     return [*itertools.accumulate(reversed(values), initial=0.0)][::-1]
-
-
-def _count_short_lists(lists: Sequence[_PostingRange]) -> int:
-    """Count the lists, from the first on, that have few rows together."""
-    together = itertools.accumulate(len(postings.rows) for postings in lists)
-    return sum(1 for _ in itertools.takewhile(lambda size: size <= _FEW_ROWS, together))
 
 
 def _score_lists(lists: Sequence[_PostingRange]) -> tuple[Scores, Rows]:

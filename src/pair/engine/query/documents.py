@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from pair import errors
-from pair.engine.format.manifest import Manifest, ShardRef
+from pair.engine.format.manifest import Manifest
 from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.writer import find_stored
+from pair.engine.write.writer import DocumentLocation, find_stored, list_live
 
 _MOST_LOOKED_AT = 5000
 """Documents, for one page of those that hold a text."""
@@ -32,16 +32,8 @@ class StoredDocument:
     chunks: int
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "title": self.title,
-            "url": self.url,
-            "owner": self.owner,
-            "metadata": dict(self.metadata),
-            "chunks": self.chunks,
-            "content_hash": self.content_hash,
-            "text": self.text,
-        }
+        names = ("id", "title", "url", "owner", "metadata", "chunks", "content_hash", "text")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +46,11 @@ class DocumentReader:
 
     def page(self, after: str, limit: int, owner: str | None) -> list[StoredDocument]:
         """Return documents by id, from the first after `after`."""
-        wanted = ((listed, at) for listed, at in self._live(after) if owner is None or listed.owner == owner)
-        return [self._document(position, listed) for listed, position in itertools.islice(wanted, limit)]
+        wanted = (entry for entry in self._live(after) if owner is None or entry[0].owner == owner)
+        return [
+            self._document(position, listed.doc, listed.content_hash)
+            for listed, position in itertools.islice(wanted, limit)
+        ]
 
     def holding(self, text: str, after: str, limit: int, owner: str | None) -> tuple[list[StoredDocument], str | None]:
         """Return documents with this text in their id or title, and the id to go on after, if there may be more."""
@@ -65,19 +60,22 @@ class DocumentReader:
             if owner is None or listed.owner == owner:
                 title = self._search_file(position).header(listed.doc).title
                 if wanted in listed.id.casefold() or wanted in title.casefold():
-                    documents.append(self._document(position, listed))
+                    documents.append(self._document(position, listed.doc, listed.content_hash))
             if len(documents) == limit or number == _MOST_LOOKED_AT:
                 return documents, listed.id
         return documents, None
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
-        position, number, content_hash = self._find(document_id)
-        return self._document(position, ListedDocument(document_id, "", content_hash, number))
+        place = self.place(document_id)
+        return self._document(place.position, place.doc, place.content_hash)
 
-    def place(self, document_id: str) -> tuple[int, int]:
-        """Return the position of a document's shard, and its number in it. Raises E214."""
-        return self._find(document_id)[:2]
+    def place(self, document_id: str) -> DocumentLocation:
+        """Return where a document is stored. Raises E214."""
+        place = find_stored(self.manifest, self.cache, [document_id]).get(document_id)
+        if place is None:
+            raise errors.no_such_document(self.manifest.kb_id, document_id)
+        return place
 
     def text(self, document_id: str) -> str | None:
         """Return None where there is no such document."""
@@ -92,36 +90,27 @@ class DocumentReader:
         """Return the ids of documents that came with a package."""
         return {listed.id for listed, position in self._live("") if self.manifest.shards[position].origin}
 
-    def _find(self, document_id: str) -> tuple[int, int, str]:
-        """Return the position of the shard, the number in it and the content hash. Raises E214."""
-        place = find_stored(self.manifest, self.cache, [document_id]).get(document_id)
-        if place is None:
-            raise errors.no_such_document(self.manifest.kb_id, document_id)
-        return place.position, place.doc, place.content_hash
-
     def _live(self, after: str) -> Iterator[tuple[ListedDocument, int]]:
         """Yield the live documents by id, each with the position of its shard."""
-
-        def list_shard(position: int, shard: ShardRef) -> Iterator[tuple[ListedDocument, int]]:
-            for listed in self.cache.open(shard).ids().after(after):
-                if shard.tombstones is None or not shard.tombstones[listed.doc]:
-                    yield listed, position
-
-        return heapq.merge(*map(list_shard, itertools.count(), self.manifest.shards), key=lambda pair: pair[0].id)
+        shards = (
+            zip(list_live(shard, self.cache.open(shard).ids(), after), itertools.repeat(position))
+            for position, shard in enumerate(self.manifest.shards)
+        )
+        return heapq.merge(*shards, key=lambda entry: entry[0].id)
 
     def _search_file(self, position: int) -> SearchFile:
         return self.cache.open(self.manifest.shards[position]).search(self.now)
 
-    def _document(self, position: int, listed: ListedDocument) -> StoredDocument:
+    def _document(self, position: int, doc: int, content_hash: str) -> StoredDocument:
         search = self._search_file(position)
-        header = search.header(listed.doc)
+        header = search.header(doc)
         return StoredDocument(
             id=header.id,
-            text=search.text(listed.doc),
+            text=search.text(doc),
             title=header.title,
             url=header.url,
             metadata=header.metadata,
             owner=header.owner,
-            content_hash=listed.content_hash,
-            chunks=int(np.count_nonzero(search.doc_of_row == listed.doc)),
+            content_hash=content_hash,
+            chunks=int(np.count_nonzero(search.doc_of_row == doc)),
         )

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pair.engine.format.columns import Header
 from pair.engine.format.shard import SearchFile
-from pair.engine.query.graph_walk import (
+from pair.engine.query.graph import (
     GraphShard,
     Spread,
     find_linked_entities,
@@ -27,8 +27,7 @@ from pair.engine.query.graph_walk import (
     require_graph,
     walk_graph,
 )
-from pair.engine.query.request import SearchRequest
-from pair.engine.query.retrieve import Candidates, Distances, Floats
+from pair.engine.query.retrieve import Candidates, Distances, Floats, SearchRequest
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.text.entity_rules import TITLE_WEIGHT, find_question_entities, title_entity
 from pair.values import SearchMode
@@ -64,9 +63,6 @@ class Scale:
             return np.asarray(distances <= self.nearest, np.float64)
         stretched = (self.farthest**2 - distances.astype(np.float64) ** 2) / span
         return np.asarray(np.maximum(stretched, 0.0), np.float64)
-
-    def hybrid(self, keyword: Floats, vector: Floats) -> Floats:
-        return np.asarray((1.0 - self.weight) * keyword + self.weight * vector, np.float64)
 
 
 def make_scale(weight: float, keyword_scores: Floats, near: Distances) -> Scale:
@@ -114,7 +110,8 @@ def rank(access: ShardAccess, request: SearchRequest, candidates: Candidates, fi
 def _rank_hybrid(scale: Scale, candidates: Candidates) -> Ranking:
     keyword, vector = scale.keyword(candidates.keyword), scale.vector(candidates.distances)
     parts = {"keyword": keyword, "vector": vector, "weight": np.full(len(candidates), scale.weight)}
-    return Ranking("hybrid", candidates, scale.hybrid(keyword, vector), parts)
+    scores = np.asarray((1.0 - scale.weight) * keyword + scale.weight * vector, np.float64)
+    return Ranking("hybrid", candidates, scores, parts)
 
 
 # ── the graph ──────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +119,7 @@ def _rank_hybrid(scale: Scale, candidates: Candidates) -> Ranking:
 
 def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ranking) -> Ranking:
     """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
-    parameters, named = request.graph, find_question_entities(request.text)
+    parameters, named = request.options.graph, find_question_entities(request.text)
     if request.mode == "adaptive" and not named and any("graph" in shard.files for shard in access.shards):
         return replace(hybrid, reason=_NAMES_NOTHING)  # before graphs are fetched
     graphs = access.graph_shards()
@@ -176,7 +173,7 @@ def _join(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ran
     strength = dict(zip(zip(shards.tolist(), rows.tolist(), strict=True), reached.scores.tolist(), strict=True))
     places = zip(again.candidates.shards.tolist(), again.candidates.rows.tolist(), strict=True)
     graph = np.array([strength.get(place, 0.0) for place in places])
-    scores = add_graph_scores(again.scores, graph, request.graph.alpha)
+    scores = add_graph_scores(again.scores, graph, request.options.graph.alpha)
     return Ranking("graph", again.candidates, scores, {**again.parts, "hybrid": again.scores, "graph": graph})
 
 

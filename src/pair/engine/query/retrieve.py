@@ -1,4 +1,4 @@
-"""Retrieve candidates: rows that may answer a query, by keyword and by vector, with both scores of each.
+"""Retrieve candidates for a search: rows found by keyword and by vector, with both scores of each.
 
 Invariants
     Both scores of a candidate are its own, whichever list it came from: a row that only one list found does not get 0
@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine import rules
+from pair.engine.filters import Filter
 from pair.engine.format.vectors import Vectors, compute_distances
 from pair.engine.query.bm25 import KeywordSearch
-from pair.engine.query.request import SearchRequest
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.engine.settings import EngineSettings
+from pair.text.tokenizer import KeywordQuery
+from pair.values import SearchMode, SearchOptions
 
 Floats = npt.NDArray[np.float64]
 Distances = npt.NDArray[np.float32]
@@ -34,6 +36,28 @@ _MANY_ROWS = 100
 """Where so many rows are wanted, hardly a shard within the cap is too far away to hold one of them."""
 _NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_DISTANCES: Distances = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """A query, analysed and embedded: what every hit has to meet, and how hits are ranked."""
+
+    limit: int
+    mode: SearchMode = "hybrid"
+    text: str = ""
+    words: KeywordQuery | None = None
+    """What the text asks of words; None where words do not count."""
+    vector: Vectors | None = None
+    """None where the vector does not count."""
+    vector_weight: float = 0.0
+    """The weight of the vector in a hybrid score."""
+    embedder: str = ""
+    """The embedder that made the vector."""
+    condition: Filter | None = None
+    exact: bool = False
+    """Ask every row of every shard."""
+    explain: bool = False
+    options: SearchOptions = field(default_factory=SearchOptions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +102,7 @@ def retrieve(access: ShardAccess, settings: EngineSettings, request: SearchReque
     if request.vector is not None:
         vectors = VectorSearch(access, settings, request, request.vector, near_limit)
     if words is not None and (words.phrases or words.excluded):
-        access.read_whole_files()  # phrases are looked for in the texts of any shard
+        access.in_pieces = False  # phrases are looked for in the texts of any shard
         access.fetch(range(len(access.shards)), keywords=has_words)
     else:
         access.fetch(vectors.surely_asked if vectors is not None else (), keywords=has_words)
@@ -130,7 +154,7 @@ def _score_rows(
             blocks = np.array_split(own_rows, len(own_rows) // _BLOCK_ROWS + 1)
             distances[own] = np.concatenate([compute_distances(search.row_vectors(block), vector) for block in blocks])
     chosen &= keyword > -np.inf
-    max_distance = request.max_distance
+    max_distance = request.options.max_distance
     if max_distance is not None and vector is not None:
         chosen &= distances < max_distance
     if chosen.all():
@@ -153,7 +177,8 @@ class VectorSearch:
     @functools.cached_property
     def _order(self) -> rules.AskingOrder:
         request, routing = self.request, self.access.routing
-        if self.limit <= 0 or (request.max_distance is not None and request.max_distance <= 0):
+        max_distance = request.options.max_distance
+        if self.limit <= 0 or (max_distance is not None and max_distance <= 0):
             return rules.AskingOrder(())
         ranked = {} if request.exact else routing.rank_shards(self.vector)
         return rules.order_shards(routing.shards, ranked, self.settings, ask_all=request.exact)
@@ -232,11 +257,12 @@ class VectorSearch:
         if not self._answers:
             return _NO_DISTANCES
         distances = np.concatenate([distances for _, distances, _ in self._answers])
-        return distances if self.request.max_distance is None else distances[distances < self.request.max_distance]
+        max_distance = self.request.options.max_distance
+        return distances if max_distance is None else distances[distances < max_distance]
 
     def _farthest(self) -> float | None:
         """Return the distance of the last row that would be returned now."""
         distances = self._near_enough()
         if len(distances) < self.limit:
-            return self.request.max_distance
+            return self.request.options.max_distance
         return float(np.partition(distances, self.limit - 1)[self.limit - 1])

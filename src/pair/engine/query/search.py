@@ -24,14 +24,13 @@ from pair.engine.format.array_file import RangeError
 from pair.engine.format.manifest import Manifest
 from pair.engine.format.vectors import Vectors
 from pair.engine.query.ranking import MORE_ALIKE, RankedRow, Ranking, best_rows, count_whole_ties, rank
-from pair.engine.query.request import Hits, SearchRequest
-from pair.engine.query.retrieve import VectorSearch, retrieve
+from pair.engine.query.retrieve import SearchRequest, VectorSearch, retrieve
 from pair.engine.query.shard_access import ShardAccess, ShardReader, ShardRouting, by_shard
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.text.tokenizer import find_highlights
-from pair.values import AlsoIn, Hit, SearchMode
+from pair.values import AlsoIn, Hit, Hits, SearchMode
 
 _TRIES_AFTER_COLLECTION = 5
 _MORE_ROWS = 4
@@ -88,7 +87,7 @@ class Search:
             return _find_passages(access, self.settings, request if has_vector else replace(request, vector=None))
 
         hits = self._answer(answer, request, published)
-        if request.words is None or not request.highlights:
+        if request.words is None or not request.options.highlights:
             return hits
         marked = list(hits.passages)  # at the end: many more rows are looked at than are shown
         for number, hit in enumerate(marked):
@@ -214,14 +213,14 @@ class PassageBuilder:
         best: list[RankedRow] = []
         made: dict[int, Hit] = {}
         while True:
-            taken = wanted if not request.diversity else wanted * _DIVERSE_CHOICES
+            taken = wanted if not request.options.diversity else wanted * _DIVERSE_CHOICES
             if not best or len(best) < min(taken, len(candidates)):  # ties may have brought as many before
                 more = max(taken, count_whole_ties(ranking.scores, taken + MORE_ALIKE))
                 best = best_rows(self.access, candidates.shards, candidates.rows, ranking.scores, more)
             rows = best[:taken]
-            if request.diversity and rows:
+            if request.options.diversity and rows:
                 vectors = np.concatenate([row.search.row_vectors(np.array([row.row])) for row in rows])
-                order = diversify([row.score for row in rows], vectors, wanted, 1.0 - request.diversity)
+                order = diversify([row.score for row in rows], vectors, wanted, 1.0 - request.options.diversity)
                 rows = [rows[number] for number in order]
             made.update((row.number, self._make_hit(row, ranking)) for row in rows if row.number not in made)
             by_document = {row.header.id: row for row in rows}
@@ -256,7 +255,7 @@ class PassageBuilder:
         if "keyword" in ranking.parts:
             explanation["bm25"] = float(ranking.candidates.keyword[number])
         if "graph" in ranking.parts:
-            explanation["alpha"] = self.request.graph.alpha
+            explanation["alpha"] = self.request.options.graph.alpha
         return explanation
 
     def _note_crowding(self, rows: Sequence[RankedRow], made: Mapping[int, Hit]) -> None:
@@ -298,9 +297,6 @@ def merge_neighbours(
     Between two merged hits lie at most `most_gap` characters, or whitespace. A passage longer than `most_characters`
     is not made of several hits.
     """
-    by_document: dict[str, list[int]] = {}
-    for number, hit in enumerate(hits):
-        by_document.setdefault(hit.document_id, []).append(number)
 
     def continues(last: Hit, start: int, end: int, hit: Hit) -> bool:
         """Tell whether `hit` continues the passage from `start` to `end`; `last` is in it."""
@@ -310,28 +306,18 @@ def merge_neighbours(
             return True
         return hit.start - end <= _MOST_BLANK and not text_of(last, end, hit.start).strip()
 
-    merged: dict[int, Hit] = {}
-    for numbers in by_document.values():
-        for group in _group_neighbours(hits, numbers, continues):
-            merged[min(group)] = _merge([hits[number] for number in sorted(group)], text_of)
-    return tuple(merged[number] for number in sorted(merged))
-
-
-def _group_neighbours(
-    hits: Sequence[Hit], numbers: Sequence[int], continues: Callable[[Hit, int, int, Hit], bool]
-) -> list[list[int]]:
-    """Group the numbers of hits of one document that follow each other closely."""
     groups: list[list[int]] = []
     start = end = 0
-    for number in sorted(numbers, key=lambda one: (hits[one].start, hits[one].end, one)):
-        hit = hits[number]
-        if groups and continues(hits[groups[-1][-1]], start, end, hit):
+    for number, hit in sorted(enumerate(hits), key=lambda entry: (entry[1].document_id, entry[1].start, entry[1].end)):
+        last = hits[groups[-1][-1]] if groups else hit
+        if groups and last.document_id == hit.document_id and continues(last, start, end, hit):
             groups[-1].append(number)
             end = max(end, hit.end)
         else:
             groups.append([number])
             start, end = hit.start, hit.end
-    return groups
+    merged = {min(group): _merge([hits[number] for number in sorted(group)], text_of) for group in groups}
+    return tuple(merged[number] for number in sorted(merged))
 
 
 def _merge(group: Sequence[Hit], text_of: ReadText) -> Hit:

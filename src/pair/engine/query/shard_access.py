@@ -22,7 +22,7 @@ from pair.engine.format.manifest import FileRole, Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
 from pair.engine.format.vectors import Selection, Vectors
 from pair.engine.query.bm25 import KeywordPart
-from pair.engine.query.graph_walk import GraphShard
+from pair.engine.query.graph import GraphShard
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import OpenShard, ShardCache, ShardMissingError
 
@@ -188,10 +188,6 @@ class ShardAccess:
                 plan = functools.partial(shard.plan_row_fetches, rows, texts=texts, in_pieces=self.in_pieces)
                 fetches += self._read_or_note(plan) or ()
         return fetches
-
-    def read_whole_files(self) -> None:
-        """Fetch whole files from now on: for a query that looks at the texts of many rows."""
-        self.in_pieces = False
 
     def search(self, position: int) -> SearchFile | None:
         """Return the search file of a shard; None when it cannot be read. Raises RangeError while reading pieces."""

@@ -203,6 +203,19 @@ def check_document(document: Document) -> None:
         raise errors.document_invalid(document.id, "its vector holds something that is not a number")
 
 
+def embed_chunks(embedding: CachingEmbedder, documents: Sequence[PreparedDocument]) -> list[PreparedDocument]:
+    """Return documents with the vectors of their chunks."""
+    texts = [format_for_embedding(document.header.title, chunk) for document in documents for chunk in document.chunks]
+    if not texts:
+        return list(documents)
+    vectors = embedding.embed_all(texts)
+    ends = np.cumsum([len(document.chunks) for document in documents]).tolist()
+    return [
+        replace(document, vectors=vectors[end - len(document.chunks) : end])
+        for document, end in zip(documents, ends, strict=True)
+    ]
+
+
 def restore_chunks(
     text: str, title: str, ranges: Sequence[Range], lengths: Sequence[int] | None, settings: EngineSettings
 ) -> tuple[Chunk, ...]:

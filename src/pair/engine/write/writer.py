@@ -21,6 +21,7 @@ from pair.engine import rules
 from pair.engine.filters import Filter
 from pair.engine.format.columns import PreparedDocument, StoredDocuments, build_columns, concatenate, hash_ids
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
+from pair.engine.format.shard import IdFile, ListedDocument
 from pair.engine.format.shard_builder import BuiltShard, build_shard
 from pair.engine.format.vectors import Grouping
 from pair.engine.settings import EngineSettings
@@ -220,6 +221,11 @@ def refuse_other_embedder(manifest: Manifest, embedder: str, dimension: int) -> 
 def live_mask(shard: ShardRef) -> npt.NDArray[np.bool_]:
     """Tell for each document of the shard, by number, whether it is live."""
     return np.ones(shard.documents, np.bool_) if shard.tombstones is None else ~shard.tombstones
+
+
+def list_live(shard: ShardRef, ids: IdFile, after: str = "") -> Iterator[ListedDocument]:
+    """Yield the live documents of a shard by id, from the first that comes after `after`."""
+    return (listed for listed in ids.after(after) if shard.tombstones is None or not shard.tombstones[listed.doc])
 
 
 def live_numbers(shard: ShardRef) -> Numbers:
