@@ -33,8 +33,7 @@ def work(synced: Path, tmp_path: Path) -> Workplace:
 
 
 def test_an_answer_has_numbered_sources_and_says_how_sure_it_is(work: Workplace) -> None:
-    done = work.pair("ask", QUESTION)
-    assert done.status == 0, done.stderr
+    done = work.pair("ask", QUESTION).succeeds()
     assert "> Releases are made on Fridays at noon. Two people must agree. [1]" in done.stdout
     assert " [1] Releases  releases.md" in done.stdout
     assert "Confidence: " in done.stdout
@@ -44,8 +43,7 @@ def test_a_citation_in_json_leads_back_to_its_passage_until_that_changes(work: W
     source = work.pair("ask", QUESTION, "--json").json["sources"][0]
     assert source["provenance"]["documentId"] == "releases.md"
     assert source["provenance"]["lastFetchedAt"]
-    found = work.pair("cite", source["id"], "--json")
-    assert found.status == 0
+    found = work.pair("cite", source["id"], "--json").succeeds()
     assert found.json["is_unchanged"] is True
     assert found.json["text"] == source["quote"]
 
@@ -53,23 +51,20 @@ def test_a_citation_in_json_leads_back_to_its_passage_until_that_changes(work: W
         work.target, {"releases.md": "# Releases\n\nReleases are made on Mondays. Nobody must agree to them.\n"}
     )
     assert work.pair("sync").status == 0
-    changed = work.pair("cite", source["id"])
-    assert changed.status == 0
+    changed = work.pair("cite", source["id"]).succeeds()
     assert "Mondays" in changed.stdout
     assert "has changed since it was cited" in changed.stderr
 
 
 def test_a_question_that_the_kb_cannot_answer_is_answered_honestly(work: Workplace) -> None:
-    done = work.pair("ask", "Which enzyme unwinds the double helix of chromosomes?", "--json")
-    assert done.status == 0
+    done = work.pair("ask", "Which enzyme unwinds the double helix of chromosomes?", "--json").succeeds()
     assert done.json["answer"].startswith("Nothing in the knowledge base default answers this.")
     assert done.json["partial"] is True
     assert "sources" not in done.json
 
 
 def test_the_catalogue_knows_which_source_would_know(work: Workplace) -> None:
-    done = work.pair("ask", "How is a release rolled back?", "--librarian", "catalogue", "--json")
-    assert done.status == 0
+    done = work.pair("ask", "How is a release rolled back?", "--librarian", "catalogue", "--json").succeeds()
     assert done.json["sources"][0]["name"] == "rollback.md"
 
 
@@ -121,8 +116,7 @@ def test_a_bad_entry_is_reported_by_name_and_the_rest_serve(work: Workplace) -> 
         },
     )
     work.trust()
-    listed = work.pair("librarians", "list", "--json")
-    assert listed.status == 0, listed.stderr
+    listed = work.pair("librarians", "list", "--json").succeeds()
     assert [each["name"] for each in listed.json["problems"]] == [
         "gone",
         "torn",
@@ -138,8 +132,7 @@ def test_a_bad_entry_is_reported_by_name_and_the_rest_serve(work: Workplace) -> 
     assert "Fridays" in answered.json["answer"]
     assert answered.json["metadata"]["delegationChain"] == ["front", "default"]
 
-    refused = work.pair("ask", QUESTION, "--librarian", "closed", "--json")
-    assert (refused.status, refused.error_code) == (1, "UNAUTHORIZED")
+    work.pair("ask", QUESTION, "--librarian", "closed", "--json").fails(1, "UNAUTHORIZED")
 
     checked = work.pair("librarians", "check", "--json")
     assert checked.status == 1

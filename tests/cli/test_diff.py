@@ -100,8 +100,7 @@ def test_packages_folders_and_installed_states_are_compared_by_their_bytes(workp
     first = write_files(workplace.folder / "one", {"tea.md": TEA, "soup.md": SOUP, "logo.bin": b"\xff\x00"})
     second = write_files(workplace.folder / "two", {"tea.md": LATER, "cake.md": CAKE, "logo.bin": b"\xff\x01"})
     for folder in (first, second):
-        made = workplace.pair("package", f"./{folder.name}", "--output", f"{folder.name}.zip", "--json")
-        assert made.status == 0, made.stdout
+        workplace.pair("package", f"./{folder.name}", "--output", f"{folder.name}.zip", "--json").succeeds()
     expected = {"cake.md": "added", "logo.bin": "changed", "soup.md": "removed", "tea.md": "changed"}
     for a, b in (("./one.zip", "./two.zip"), ("./one", "./two.zip"), ("./one", "./two")):
         told = workplace.pair("diff", a, b, "--text", "--json")

@@ -54,8 +54,7 @@ def test_a_resumed_archive_is_counted_as_a_whole(workplace: Workplace, server: S
 def test_an_archive_within_the_limit_is_installed(workplace: Workplace, server: Server) -> None:
     archive = zip_of(SMALL_KB)
     url = server.add("/kb.zip", archive)
-    done = workplace.pair("install", "--source", url, PAIR__SOURCES__MAX_DOWNLOAD_BYTES=str(len(archive)))
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", url, PAIR__SOURCES__MAX_DOWNLOAD_BYTES=str(len(archive))).succeeds()
 
 
 def test_parts_of_an_archive_that_is_too_large_are_not_fetched(
@@ -64,8 +63,7 @@ def test_parts_of_an_archive_that_is_too_large_are_not_fetched(
     installed_from(elsewhere, server, origin.package("1.0.0"))
     put_up(server, origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"}))
     before = read_files(elsewhere.target)
-    done = elsewhere.pair("update", "--json", PAIR__SOURCES__MAX_DOWNLOAD_BYTES="10000")
-    assert (done.status, done.error_code) == (2, "E009"), done.stdout
+    elsewhere.pair("update", "--json", PAIR__SOURCES__MAX_DOWNLOAD_BYTES="10000").fails(2, "E009")
     assert read_files(elsewhere.target) == before
 
 
@@ -90,8 +88,7 @@ def test_an_answer_that_cannot_be_unpacked_is_a_failed_download(
     workplace: Workplace, server: Server, encoding: str, body: bytes
 ) -> None:
     url = server.add("/kb.zip", body, headers={"Content-Encoding": encoding})
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (2, "E005"), done.stdout
+    done = workplace.pair("install", "--source", url, "--json").fails(2, "E005")
     assert "packed" in done.json["error"]["explanation"]
 
 
@@ -168,8 +165,7 @@ def test_an_archive_that_was_replaced_under_its_old_checksum_is_refused(
     unchanged = workplace.pair("update")
     assert (unchanged.status, "up to date" in unchanged.stderr) == (0, True), unchanged.stderr
     server.pages["/kb.zip"] = Page(zip_of({**SMALL_KB, "new.md": "new"}), **manners)
-    done = workplace.pair("update", "--json")
-    assert (done.status, done.error_code) == (2, "E006"), done.stdout
+    workplace.pair("update", "--json").fails(2, "E006")
     assert read_files(workplace.target) == SMALL_KB_BYTES
     server.add("/kb.zip", zip_of({**SMALL_KB, "new.md": "new"}), **manners)
     assert workplace.pair("update", "--json").json["added"] == ["new.md"]

@@ -62,8 +62,7 @@ def refused(elsewhere: Workplace, package: Path) -> str:
 
 def test_a_package_that_was_only_refitted_is_installed(package: Path, elsewhere: Workplace) -> None:
     change_packaged(package, "search", lambda content: content)
-    done = elsewhere.pair("install", "--offline", "--source", package, "--json")
-    assert done.status == 0, done.stdout
+    elsewhere.pair("install", "--offline", "--source", package, "--json").succeeds()
     assert elsewhere.pair("search", "sundials", "--json").json["results"]
 
 
@@ -106,8 +105,7 @@ def test_a_document_that_is_read_in_another_way_here_is_left_out_and_that_is_sai
         contents = {name: opened.read(name) for name in opened.namelist()}
     contents["astrolabes.html"] = page.replace("tell of", "write of").encode()
     refit(package, contents, json.loads(contents["manifest.json"]))
-    done = elsewhere.pair("install", "--offline", "--source", package)
-    assert done.status == 0, done.stderr
+    done = elsewhere.pair("install", "--offline", "--source", package).succeeds()
     assert "astrolabes.html" in done.stderr
     hits = elsewhere.pair("search", "astrolabes", "--json").json["results"]
     assert "astrolabes.html" not in {hit["id"] for hit in hits}

@@ -20,8 +20,7 @@ RECORD = ".pair-install.jsonl"
 def install(workplace: Workplace, files: dict[str, str | bytes] | None = None) -> Path:
     """Install from a folder named `kb`; returns the folder."""
     kb = write_files(workplace.folder / "kb", SMALL_KB if files is None else files)
-    done = workplace.pair("install", "--source", "./kb")
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", "./kb").succeeds()
     return kb
 
 
@@ -91,8 +90,7 @@ def test_update_applies_added_changed_and_removed_files(workplace: Workplace) ->
     kb = install(workplace)
     write_files(kb, {"README.md": "# Second edition\n", "new/page.md": "new"})
     (kb / "logo.png").unlink()
-    done = workplace.pair("update", "--json")
-    assert done.status == 0, done.stdout
+    done = workplace.pair("update", "--json").succeeds()
     assert (done.json["added"], done.json["changed"], done.json["removed"], done.json["kept"]) == (
         ["new/page.md"],
         ["README.md"],
@@ -109,8 +107,7 @@ def test_update_keeps_edits_additions_and_deletions_and_reports_them(workplace: 
     (workplace.target / "gone.md").unlink()
     write_files(kb, {"README.md": "# Second\n", "yours.md": "theirs", "guides/deploy.md": "On Fridays.\n"})
     (kb / "old.md").unlink()
-    done = workplace.pair("update", "--json")
-    assert done.status == 0, done.stdout
+    done = workplace.pair("update", "--json").succeeds()
     assert {entry["path"]: entry["reason"] for entry in done.json["kept"]} == {
         "README.md": "edited",
         "old.md": "edited",
@@ -182,8 +179,7 @@ def test_folders_keep_their_modes(workplace: Workplace, command: str) -> None:
     for folder, mode in modes.items():
         (workplace.target / folder).chmod(mode)
     write_files(kb, {"new.md": "new", "more/page.md": "new"})
-    done = workplace.pair(command, "--source", "./kb")
-    assert done.status == 0, done.stderr
+    workplace.pair(command, "--source", "./kb").succeeds()
     assert {folder: stat.S_IMODE((workplace.target / folder).stat().st_mode) for folder in modes} == modes
     assert (workplace.target / "more/page.md").exists()
 
@@ -215,8 +211,7 @@ def test_force_repairs_a_file_whose_size_and_time_were_restored(workplace: Workp
 
 
 def test_update_of_nothing_does_not_ask_the_network(workplace: Workplace, server: Server) -> None:
-    done = workplace.pair("update", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url(""))
-    assert (done.status, done.error_code) == (1, "E012")
+    workplace.pair("update", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url("")).fails(1, "E012")
     assert server.received == []
 
 
@@ -234,8 +229,7 @@ def test_a_source_that_lost_all_its_files_does_not_empty_the_target(workplace: W
     before = whole_state(workplace.target)
     shutil.rmtree(kb)
     kb.mkdir()
-    done = workplace.pair("update", "--json")
-    assert (done.status, done.error_code) == (1, "E012")
+    workplace.pair("update", "--json").fails(1, "E012")
     assert whole_state(workplace.target) == before
 
 
@@ -313,8 +307,7 @@ def test_a_damaged_cache_entry_that_cannot_be_fetched_again_is_an_error(workplac
     (entry,) = (workplace.cache / name for name in workplace.cached_entries())
     (entry / "README.md").write_bytes(b"")
     server.pages.clear()
-    done = workplace.pair("install", "elsewhere", "--source", url, "--json")
-    assert (done.status, done.error_code) == (2, "E005")
+    workplace.pair("install", "elsewhere", "--source", url, "--json").fails(2, "E005")
     assert not (workplace.folder / "elsewhere").exists()
     assert workplace.cached_entries() == []
 
@@ -340,8 +333,7 @@ def test_an_unchanged_checksum_saves_the_download(workplace: Workplace, server: 
 def test_a_local_archive_is_checked_against_the_checksum_beside_it(workplace: Workplace) -> None:
     write_zip(workplace.folder / "kb.zip", SMALL_KB)
     (workplace.folder / "kb.zip.sha256").write_text("0" * 64)
-    done = workplace.pair("install", "--source", "./kb.zip", "--json")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "--source", "./kb.zip", "--json").fails(2, "E006")
     assert not workplace.target.exists()
 
 
@@ -351,11 +343,9 @@ def test_a_package_that_differs_from_its_manifest_is_refused(workplace: Workplac
     packaged = (workplace.folder / "kb.zip").read_bytes()
     renamed = packaged.replace(b"guides/deploy.md", b"guides/deplox.md")
     (workplace.folder / "renamed.zip").write_bytes(renamed)
-    done = workplace.pair("install", "--source", "./renamed.zip", "--json")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "--source", "./renamed.zip", "--json").fails(2, "E006")
     url = server.add("/kb.zip", renamed)
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "--source", url, "--json").fails(2, "E006")
     assert not workplace.target.exists()
     assert workplace.cached_entries() == []
 
@@ -373,8 +363,7 @@ def test_targets_of_all_kinds_are_filled_and_updated(workplace: Workplace, targe
     kb = write_files(workplace.folder.parent / "kb", SMALL_KB)
     assert workplace.pair("install", target, "--source", "../kb").status == 0
     write_files(kb, {"new.md": "new"})
-    done = workplace.pair("update", target)
-    assert done.status == 0, done.stderr
+    workplace.pair("update", target).succeeds()
     assert read_files(workplace.folder / target) == read_files(kb)
 
 
@@ -393,8 +382,7 @@ def test_unusual_names_and_bytes_arrive_as_they_are(workplace: Workplace) -> Non
     for source in ("./kb", "./kb.zip"):
         if source.endswith(".zip"):
             assert workplace.pair("package", "./kb", "-o", "kb.zip").status == 0
-        done = workplace.pair("install", source[2:] + "-target", "--source", source)
-        assert done.status == 0, done.stderr
+        workplace.pair("install", source[2:] + "-target", "--source", source).succeeds()
         assert read_files(workplace.folder / (source[2:] + "-target")) == read_files(kb)
 
 
@@ -415,14 +403,12 @@ def test_a_source_and_target_that_overlap_are_refused_or_kept_apart(workplace: W
     assert read_files(workplace.target) == {"page.md": b"page"}
     assert workplace.pair("update").status == 0
     assert read_files(workplace.target) == {"page.md": b"page"}
-    done = workplace.pair("install", ".", "--source", "./.pair/knowledge", "--json")
-    assert (done.status, done.error_code) == (1, "E015")
+    workplace.pair("install", ".", "--source", "./.pair/knowledge", "--json").fails(1, "E015")
 
 
 def test_a_file_in_place_of_the_target_is_refused(workplace: Workplace) -> None:
     write_files(workplace.folder, {"kb/page.md": "page", "target": "a file"})
-    done = workplace.pair("install", "target", "--source", "./kb", "--json")
-    assert (done.status, done.error_code) == (4, "E011")
+    workplace.pair("install", "target", "--source", "./kb", "--json").fails(4, "E011")
     assert (workplace.folder / "target").read_text() == "a file"
 
 
@@ -457,8 +443,7 @@ def test_names_that_begin_with_a_dot_and_a_slash_are_those_without(workplace: Wo
 def test_a_damaged_record_is_an_error_until_forced(workplace: Workplace) -> None:
     install(workplace)
     (workplace.target / RECORD).write_text("{nonsense\n")
-    done = workplace.pair("update", "--source", "./kb", "--json")
-    assert (done.status, done.error_code) == (5, "E013")
+    workplace.pair("update", "--source", "./kb", "--json").fails(5, "E013")
     assert workplace.pair("install", "--source", "./kb", "--force").status == 0
     assert workplace.pair("verify", workplace.target).status == 0
 
@@ -470,8 +455,7 @@ def test_verify_tells_edited_missing_and_own_files_apart(workplace: Workplace) -
     assert (done.status, done.json["ok"], done.json["extra"]) == (0, True, ["own.md"])
     write_files(workplace.target, {"README.md": "edited"})
     (workplace.target / "logo.png").unlink()
-    done = workplace.pair("verify", workplace.target, "--json")
-    assert (done.status, done.error_code) == (5, "E013")
+    done = workplace.pair("verify", workplace.target, "--json").fails(5, "E013")
     assert done.json["error"]["details"]["modified"] == ["README.md"]
     assert done.json["error"]["details"]["missing"] == ["logo.png"]
 
@@ -483,8 +467,7 @@ def test_verify_finds_one_flipped_bit_in_a_package(workplace: Workplace) -> None
     content = bytearray((workplace.folder / "kb.zip").read_bytes())
     content[len(content) // 2] ^= 1
     (workplace.folder / "kb.zip").write_bytes(content)
-    done = workplace.pair("verify", "kb.zip", "--json")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("verify", "kb.zip", "--json").fails(2, "E006")
     (workplace.folder / "kb.zip.sha256").unlink()
     assert workplace.pair("verify", "kb.zip").status == 2
 
@@ -492,8 +475,7 @@ def test_verify_finds_one_flipped_bit_in_a_package(workplace: Workplace) -> None
 @pytest.mark.parametrize("command", ["verify", "info"])
 def test_nothing_there_is_an_error_for(workplace: Workplace, command: str) -> None:
     for path in ("nowhere", "."):
-        done = workplace.pair(command, path, "--json")
-        assert (done.status, done.error_code) == (1, "E012")
+        workplace.pair(command, path, "--json").fails(1, "E012")
 
 
 # ── disks that are full, and files that cannot be written ──────────────────────────────────────────
@@ -525,8 +507,7 @@ def test_a_full_disk_leaves_the_old_state_byte_for_byte(
     assert workplace.pair("install", place, "--source", "./kb").status == 0
     before = whole_state(workplace.folder / place)
     write_files(kb, {"README.md": "# Second\n", "big.bin": os.urandom(1_900_000), "a-new.md": "new"})
-    done = workplace.pair("update", place, "--json")
-    assert (done.status, done.error_code) == (3, "E010")
+    workplace.pair("update", place, "--json").fails(3, "E010")
     assert whole_state(workplace.folder / place) == before
     (kb / "big.bin").write_bytes(b"small")
     assert workplace.pair("update", place).status == 0
@@ -552,8 +533,7 @@ def test_a_cache_that_cannot_be_written_is_e010(
 ) -> None:
     small_disk(workplace.cache, options)
     url = server.add("/kb.zip", zip_of(SMALL_KB | {"big.bin": os.urandom(200_000)}))
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (3, "E010")
+    done = workplace.pair("install", "--source", url, "--json").fails(3, "E010")
     assert words in done.json["error"]["message"]
     assert not workplace.target.exists()
     assert workplace.cached_entries() == []
@@ -566,8 +546,7 @@ def test_a_full_disk_is_noticed_when_the_server_names_no_length(
     small_disk(workplace.cache, "size=256k")
     body = zip_of(SMALL_KB | {"big.bin": os.urandom(900_000)})
     url = server.add("/kb.zip", body, has_head=False, has_length=False)
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (3, "E010")
+    workplace.pair("install", "--source", url, "--json").fails(3, "E010")
 
 
 @needs_root
@@ -578,8 +557,7 @@ def test_a_read_only_cache_still_serves_what_it_has(
     url = server.add("/kb.zip", zip_of(SMALL_KB))
     assert workplace.pair("install", "one", "--source", url).status == 0
     subprocess.run(["mount", "-o", "remount,ro", workplace.cache], check=True)
-    done = workplace.pair("install", "two", "--source", url)
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "two", "--source", url).succeeds()
     assert read_files(workplace.folder / "two") == SMALL_KB_BYTES
 
 
@@ -589,8 +567,7 @@ def test_package_on_a_full_disk_leaves_no_half_archive(
 ) -> None:
     small_disk(workplace.folder / "disk", "size=64k")
     write_files(workplace.folder / "kb", {"big.bin": os.urandom(200_000)})
-    done = workplace.pair("package", "./kb", "-o", "disk/kb.zip", "--json")
-    assert (done.status, done.error_code) == (3, "E010")
+    workplace.pair("package", "./kb", "-o", "disk/kb.zip", "--json").fails(3, "E010")
     assert list((workplace.folder / "disk").iterdir()) == []
 
 
@@ -606,6 +583,5 @@ def test_an_untouched_target_is_told_from_two_walks_alone(workplace: Workplace) 
 
 def test_the_archive_of_another_server_page_is_refused(workplace: Workplace, server: Server) -> None:
     server.pages["/login"] = Page(b"<html>please log in</html>", headers={"Content-Type": "text/html"})
-    done = workplace.pair("install", "--source", server.url("/login"), "--json")
-    assert (done.status, done.error_code) == (2, "E009")
+    workplace.pair("install", "--source", server.url("/login"), "--json").fails(2, "E009")
     assert workplace.cached_entries() == []

@@ -37,8 +37,7 @@ def test_texts_alone_are_installed_where_the_store_of_the_engine_is_away(
     put_up(server, origin.package("1.0.0"))
     del server.pages["/clocks.zip.manifest.json"]  # so that the archive is fetched as a whole
     away = {"PAIR__ENGINE__STORE": "s3://bucket/kbs", "PAIR__ENGINE__S3_ENDPOINT": "http://127.0.0.1:9"}
-    done = elsewhere.pair("install", "--no-index", "--source", server.url("/clocks.zip"), **away)
-    assert done.status == 0, done.stderr
+    elsewhere.pair("install", "--no-index", "--source", server.url("/clocks.zip"), **away).succeeds()
     assert elsewhere.pair("install", "--source", server.url("/clocks.zip")).status == 0
     assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
 

@@ -35,10 +35,9 @@ def test_pages_that_came_with_a_package_stay_until_it_comes_without_them(
     write_files(place.target, pages())
     for version, address in (("1.0.0", page), ("2.0.0", "")):
         links.write_text(f"{address}\n")
-        made = place.pair(
+        place.pair(
             "package", ".pair/knowledge", "-o", "kb.zip", "--name", "clocks", "--version", version, "--with-index"
-        )
-        assert made.status == 0, made.stderr
+        ).succeeds()
         assert elsewhere.pair("install", "--offline", "--source", place.folder / "kb.zip").status == 0
         assert elsewhere.pair("sync", "--json").json["unstored"] == 0
         listed = {each["id"] for each in elsewhere.pair("docs", "list", "--json").json["documents"]}
@@ -68,8 +67,7 @@ def test_a_file_that_left_the_package_leaves_the_engine_with_it(origin: Origin, 
     assert elsewhere.pair("compact", "--all").status == 0
     (origin.folder / "sundials.md").unlink()
     path = origin.workplace.folder / "less.zip"
-    made = origin.workplace.pair("package", origin.folder, "-o", path, "--version", "2.0.0", "--with-index")
-    assert made.status == 0
+    origin.workplace.pair("package", origin.folder, "-o", path, "--version", "2.0.0", "--with-index").succeeds()
     assert elsewhere.pair("update", "--offline", "--source", path).status == 0
     assert elsewhere.pair("docs", "get", "sundials.md", "--json").error_code == "E214"
     assert len(elsewhere.pair("docs", "list", "--json").json["documents"]) == len(TOPICS) - 1
@@ -131,8 +129,7 @@ def test_after_an_update_without_an_index_no_version_claims_the_package_before(
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
     before = hits_of(elsewhere, "sundials", "--exact")
     write_files(origin.folder, pages(**{"sundials.md": "# Sundials\n\nThey want the sun.\n"}))
-    made = origin.workplace.pair("package", origin.folder, "-o", "bare.zip", "--version", "2.0.0")
-    assert made.status == 0, made.stderr
+    origin.workplace.pair("package", origin.folder, "-o", "bare.zip", "--version", "2.0.0").succeeds()
     assert elsewhere.pair("update", "--offline", "--source", origin.workplace.folder / "bare.zip").status == 0
     assert elsewhere.pair("sync", "--json").json["stored"] == 1
     assert labels(elsewhere) == [("upsert", ""), ("install", "clocks 1.0.0")]

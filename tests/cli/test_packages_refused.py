@@ -162,10 +162,8 @@ def test_a_package_of_a_newer_schema_is_refused_and_nothing_changes(origin: Orig
 
 def test_a_folder_that_is_not_the_sources_of_the_project_is_no_index_of_default(origin: Origin) -> None:
     write_files(origin.folder, pages())
-    done = origin.workplace.pair("package", origin.folder, "--with-index", "--kb", "default", "--json")
-    assert (done.status, done.error_code) == (1, "E014")
-    done = origin.workplace.pair("package", "nowhere", "--with-index", "--json")
-    assert (done.status, done.error_code) == (1, "E003")
+    origin.workplace.pair("package", origin.folder, "--with-index", "--kb", "default", "--json").fails(1, "E014")
+    origin.workplace.pair("package", "nowhere", "--with-index", "--json").fails(1, "E003")
 
 
 def test_it_is_told_when_more_is_given_away_than_the_files_of_the_folder(origin: Origin) -> None:

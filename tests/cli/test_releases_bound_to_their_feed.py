@@ -57,8 +57,7 @@ def test_a_signed_package_under_the_name_of_another_release_is_refused(
     sign_in(dist, keys)
     put_in_place(dist, "handbook-1.1.0", other)
     feed = serve(server, dist) if kind == "http" else "./dist/releases.json"
-    done = workplace.pair("install", "--source", f"{feed}#handbook", "--json")
-    assert (done.status, done.error_code) == (5, "E027"), done.stdout
+    done = workplace.pair("install", "--source", f"{feed}#handbook", "--json").fails(5, "E027")
     assert done.json["error"]["details"]["said"] == other.replace("-", " ")
     assert not workplace.target.exists()
     forced = workplace.pair("install", "--force", "--source", f"{feed}#handbook", "--json")
@@ -70,8 +69,7 @@ def test_an_archive_without_a_manifest_is_no_release(workplace: Workplace, serve
     dist = workplace.folder / "dist"
     shutil.make_archive(str(dist / "plain"), "zip", workplace.folder / "kbs" / "handbook-1.0.0")
     put_in_place(dist, "handbook-1.0.0", "plain")
-    done = workplace.pair("install", "--source", serve(server, dist), "--json")
-    assert (done.status, done.error_code) == (5, "E027"), done.stdout
+    workplace.pair("install", "--source", serve(server, dist), "--json").fails(5, "E027")
 
 
 def test_parts_of_another_release_are_refused_too(origin: Origin, elsewhere: Workplace, server: Server) -> None:
@@ -83,8 +81,7 @@ def test_parts_of_another_release_are_refused_too(origin: Origin, elsewhere: Wor
     (origin.dist / "releases.json").write_text(json.dumps(value))
     serve(server, origin.dist)
     before = read_files(elsewhere.target)
-    done = elsewhere.pair("update", "--json")
-    assert (done.status, done.error_code) == (5, "E027"), done.stdout
+    elsewhere.pair("update", "--json").fails(5, "E027")
     assert read_files(elsewhere.target) == before
 
 
@@ -99,8 +96,7 @@ def test_an_older_version_is_installed_only_when_forced(
     del value["kbs"]["handbook"]["releases"][-1]
     server.pages["/kbs/releases.json"].body = json.dumps(value).encode()
     before = read_files(workplace.target)
-    done = workplace.pair(command, "--source", feed + wanted, "--json")
-    assert (done.status, done.error_code) == (4, "E028"), done.stdout
+    done = workplace.pair(command, "--source", feed + wanted, "--json").fails(4, "E028")
     assert (done.json["error"]["details"]["installed"], done.json["error"]["details"]["offered"]) == ("1.10.0", "1.9.0")
     assert read_files(workplace.target) == before
     assert "--force" in workplace.pair(command, "--source", feed + wanted).stderr
@@ -130,8 +126,7 @@ def test_an_address_that_has_an_older_package_again_is_refused_by_an_update(
         server.add("/kb.zip.minisig", archive.with_name(archive.name + ".minisig").read_bytes(), checksum=False)
         if version == "1.1.0":
             assert workplace.pair("install", "--source", url).status == 0
-    done = workplace.pair("update", "--json")
-    assert (done.status, done.error_code) == (4, "E028"), done.stdout
+    workplace.pair("update", "--json").fails(4, "E028")
     assert read_files(workplace.target)["page.md"] == b"1.1.0"
 
 

@@ -30,8 +30,7 @@ def add_release(server: Server, archive: bytes, *, version: str = "v1.2.3", **as
 @pytest.mark.rule("source-4")
 def test_without_a_source_the_monorepo_dataset_is_installed(workplace: Workplace) -> None:
     write_files(workplace.folder / MONOREPO, SMALL_KB)
-    done = workplace.pair("install", "--json")
-    assert done.status == 0, done.stderr
+    done = workplace.pair("install", "--json").succeeds()
     assert done.json["source"] == {
         "type": "monorepo",
         "location": str(workplace.folder / MONOREPO),
@@ -43,8 +42,7 @@ def test_without_a_source_the_monorepo_dataset_is_installed(workplace: Workplace
 @pytest.mark.rule("source-1")
 @pytest.mark.rule("source-10")
 def test_without_a_monorepo_the_latest_release_is_installed(workplace: Workplace, server: Server) -> None:
-    done = workplace.pair("install", "--json", **add_release(server, zip_of(SMALL_KB)))
-    assert done.status == 0, done.stderr
+    done = workplace.pair("install", "--json", **add_release(server, zip_of(SMALL_KB))).succeeds()
     assert done.json["source"]["type"] == "github-release"
     assert done.json["source"]["version"] == "1.2.3"
     assert done.json["verified"] is True
@@ -65,8 +63,7 @@ def test_the_digest_of_the_feed_is_preferred_to_a_checksum_file(workplace: Workp
 @pytest.mark.rule("source-10")
 def test_a_wrong_digest_in_the_feed_is_refused(workplace: Workplace, server: Server) -> None:
     variables = add_release(server, zip_of(SMALL_KB), digest=f"sha256:{'0' * 64}")
-    done = workplace.pair("install", "--json", **variables)
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "--json", **variables).fails(2, "E006")
     assert not workplace.target.exists()
 
 
@@ -80,8 +77,7 @@ def test_the_default_url_replaces_the_release_feed(workplace: Workplace, server:
 
 
 def test_a_feed_without_a_release_is_a_download_error(workplace: Workplace, server: Server) -> None:
-    done = workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url(""))
-    assert (done.status, done.error_code) == (2, "E005")
+    workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url("")).fails(2, "E005")
 
 
 @pytest.mark.parametrize("name", [None, 7])
@@ -96,8 +92,7 @@ def test_a_feed_with_an_asset_without_a_name_is_a_download_error(
 
 def test_a_feed_that_is_not_json_is_a_download_error(workplace: Workplace, server: Server) -> None:
     server.pages["/repos/foomakers/pair/releases/latest"] = Page(b"<html>")
-    done = workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url(""))
-    assert (done.status, done.error_code) == (2, "E005")
+    workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url("")).fails(2, "E005")
 
 
 def test_when_the_feed_is_away_the_cached_release_is_installed_and_said_so(
@@ -106,8 +101,7 @@ def test_when_the_feed_is_away_the_cached_release_is_installed_and_said_so(
     variables = add_release(server, zip_of(SMALL_KB))
     workplace.pair("install", "first", **variables)
     del server.pages["/repos/foomakers/pair/releases/latest"]
-    done = workplace.pair("install", "second", **variables)
-    assert done.status == 0
+    done = workplace.pair("install", "second", **variables).succeeds()
     assert "using cached release 1.2.3" in done.stderr
     assert read_files(workplace.folder / "second") == SMALL_KB_BYTES
 
@@ -137,8 +131,7 @@ def test_a_url_is_downloaded(workplace: Workplace, server: Server) -> None:
 def test_a_local_path_is_used_as_it_is(workplace: Workplace, offline: tuple[str, ...]) -> None:
     write_files(workplace.folder / MONOREPO, {"not-this.md": "no"})
     write_files(workplace.folder / "kb", SMALL_KB)
-    done = workplace.pair("install", "--source", "./kb", *offline, "--json")
-    assert done.status == 0, done.stderr
+    done = workplace.pair("install", "--source", "./kb", *offline, "--json").succeeds()
     assert done.json["source"]["type"] == "local"
     assert read_files(workplace.target) == SMALL_KB_BYTES
 
@@ -218,16 +211,14 @@ def test_a_home_is_meant_by_a_tilde_in_the_settings(workplace: Workplace) -> Non
 
 
 def test_an_empty_source_is_refused_rather_than_taken_for_none(workplace: Workplace) -> None:
-    done = workplace.pair("install", "--source", "", "--json")
-    assert (done.status, done.error_code) == (1, "E004")
+    workplace.pair("install", "--source", "", "--json").fails(1, "E004")
 
 
 @pytest.mark.rule("source-21")
 def test_diagnostics_hold_no_secret_of_the_default_url(workplace: Workplace, server: Server) -> None:
     server.add("/kb.zip", zip_of(SMALL_KB))
     url = f"http://user:hunter2@127.0.0.1:{server.port}/kb.zip?token=hunter3"
-    done = workplace.pair("install", PAIR_KB_DEFAULT_URL=url, PAIR_DIAG="1")
-    assert done.status == 0, done.stderr
+    done = workplace.pair("install", PAIR_KB_DEFAULT_URL=url, PAIR_DIAG="1").succeeds()
     assert "default KB from the settings" in done.stderr
     assert "hunter" not in done.stderr
 
@@ -250,8 +241,7 @@ def test_a_usage_error_exits_1(workplace: Workplace, arguments: list[str]) -> No
     assert done.status == 1
     assert done.stderr.startswith("Error: ")
     assert "--help" in done.stderr
-    as_json = workplace.pair(*arguments, "--json")
-    assert (as_json.status, as_json.error_code) == (1, "E402")
+    workplace.pair(*arguments, "--json").fails(1, "E402")
 
 
 def test_shared_options_stand_before_or_after_the_command(workplace: Workplace) -> None:
@@ -262,6 +252,5 @@ def test_shared_options_stand_before_or_after_the_command(workplace: Workplace) 
 
 
 def test_without_arguments_the_help_is_shown(workplace: Workplace) -> None:
-    done = workplace.pair()
-    assert done.status == 0
+    done = workplace.pair().succeeds()
     assert "Commands:" in done.stdout

@@ -65,8 +65,7 @@ def whole_folder(folder: Path) -> dict[str, tuple[bytes, int]]:
 @pytest.mark.rule("sync-54")
 @pytest.mark.parametrize("command", ["sync", "init-kb", "init_kb"])
 def test_one_run_writes_an_index_without_any_model(project: Workplace, command: str) -> None:
-    done = project.pair(command, "--json")
-    assert done.status == 0, done.stderr
+    done = project.pair(command, "--json").succeeds()
     assert (done.json["added"], done.json["model_calls"], done.json["pending"]) == (3, 0, 0)
     entries = index_of(project).split("\n\n")
     assert [entry.partition("\n")[0] for entry in entries] == sorted(PAGES)
@@ -382,8 +381,7 @@ def test_a_state_that_may_not_be_read_is_an_error_and_no_bug(project: Workplace)
     project.pair("sync")
     (project.folder / ".pair/index-cache.json").chmod(0)
     for command in (["sync"], ["sync", "--dry-run"], ["status"]):
-        done = project.pair(*command, "--json")
-        assert (done.status, done.error_code) == (3, "E010")
+        done = project.pair(*command, "--json").fails(3, "E010")
         assert done.json["error"]["message"].startswith("Cannot read ")
 
 
@@ -393,8 +391,7 @@ def test_a_state_that_cannot_be_read_is_kept_aside_and_reported(project: Workpla
     project.pair("sync")
     cache = project.folder / ".pair/index-cache.json"
     cache.write_text(content)
-    done = project.pair("sync", "--json")
-    assert (done.status, done.error_code) == (5, "E102")
+    project.pair("sync", "--json").fails(5, "E102")
     kept = list((project.folder / ".pair").glob("index-cache.json.damaged-*"))
     assert [path.read_text() for path in kept] == [content]
     assert project.pair("sync", "--json").json["added"] == 3
@@ -712,8 +709,7 @@ def test_places_that_are_in_each_others_way_are_refused_and_nothing_is_overwritt
     write_links(project, "https://example.com/")
     before = read_files(project.folder / ".pair")
     for arguments in (("sync", "--json"), ("sync", "--dry-run", "--json")):
-        done = project.pair(*arguments, **{f"PAIR__KB__{name.upper()}": place})
-        assert (done.status, done.error_code) == (1, "E401")
+        done = project.pair(*arguments, **{f"PAIR__KB__{name.upper()}": place}).fails(1, "E401")
         assert f"kb.{name}" in done.stdout
         assert other in done.stdout
     assert read_files(project.folder / ".pair") == before

@@ -49,8 +49,7 @@ def test_a_roll_back_brings_the_past_back_and_is_a_version_itself(tea: Workplace
     "command", [("rollback", "7"), ("search", "tea", "--at", "7"), ("search", "tea", "--at", "2.0.0")]
 )
 def test_a_version_that_is_not_kept_is_refused(tea: Workplace, command: tuple[str, ...]) -> None:
-    refused = tea.pair(*command, "--json")
-    assert (refused.status, refused.error_code) == (1, "E218")
+    tea.pair(*command, "--json").fails(1, "E218")
     assert "Kept are: 2, 1." in tea.pair(*command).stderr
 
 
@@ -81,6 +80,5 @@ def test_a_librarian_in_the_place_of_the_shelf_does_not_answer_for_the_past(tea:
 
 def test_versions_of_a_kb_that_is_not_there_are_refused(workplace: Workplace) -> None:
     for command in (("versions",), ("rollback", "1")):
-        refused = workplace.pair(*command, "--json")
-        assert (refused.status, refused.error_code) == (1, "E201")
+        workplace.pair(*command, "--json").fails(1, "E201")
     assert not (workplace.folder / ".pair").exists()

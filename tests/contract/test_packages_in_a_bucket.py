@@ -30,13 +30,11 @@ def published(place: Workplace, version: str, text: str) -> None:
         f"{topic}.md": f"# {topic.title()}\n\nSailors tell of {topic}.\n" for topic in TOPICS
     }
     write_files(place.folder / "clocks", {**pages, "sundials.md": f"# Sundials\n\n{text}\n"})
-    done = place.pair("publish", FEED, "clocks", "--version", version, "--with-index", "--json")
-    assert done.status == 0, done.stdout
+    place.pair("publish", FEED, "clocks", "--version", version, "--with-index", "--json").succeeds()
 
 
 def hits(place: Workplace, *more: str) -> list[Any]:
-    found = place.pair("search", "what do sundials want", "--exact", *more, "--json")
-    assert found.status == 0, found.stdout
+    found = place.pair("search", "what do sundials want", "--exact", *more, "--json").succeeds()
     return [(hit["chunk_id"], hit["score"], hit["content"]) for hit in found.json["results"]]
 
 
@@ -51,8 +49,7 @@ def test_a_package_is_installed_and_updated_by_parts_into_a_store_in_a_bucket(
     assert elsewhere.pair("install", "--source", f"{FEED}/releases.json").status == 0
     assert hits(elsewhere) == hits(at_bucket, "--kb", "clocks")
     published(at_bucket, "1.1.0", "They want the sun.")
-    done = elsewhere.pair("update", "--json")
-    assert done.status == 0, done.stdout
+    done = elsewhere.pair("update", "--json").succeeds()
     assert done.json["index"]["new_shards"] < done.json["index"]["shards"] / 2
     assert '"is_assembled": true' in "".join(
         path.read_text() for path in (tmp_path / "their-cache").glob("*/.pair-entry.json")

@@ -468,8 +468,7 @@ def test_the_command_repairs_every_kind_of_file(synced: Workplace, pattern: str,
 
 def test_the_command_puts_a_whole_shard_back_from_a_package_with_its_index(synced: Workplace) -> None:
     before = synced.pair("search", "item3", "--exact", "--json").json["results"]
-    packaged = synced.pair("package", "sources", "--with-index", "-o", "notes.zip")
-    assert packaged.status == 0, packaged.stderr
+    synced.pair("package", "sources", "--with-index", "-o", "notes.zip").succeeds()
     shutil.rmtree(synced.folder / ".pair" / "cache")
     for path in shard_files(synced, "shard-*"):
         path.unlink()

@@ -59,8 +59,7 @@ def packages(tmp_path: Path) -> dict[str, Path]:
     for version, colour in (("1.0.0", "red"), ("2.0.0", "green")):
         write_files(origin.folder / "rooms", rooms(colour))
         made[version] = origin.folder / f"rooms-{version}.zip"
-        done = origin.pair("package", "rooms", "-o", made[version], "--version", version, "--with-index")
-        assert done.status == 0, done.stderr
+        origin.pair("package", "rooms", "-o", made[version], "--version", version, "--with-index").succeeds()
     return made
 
 

@@ -143,8 +143,7 @@ def test_the_name_of_a_kb_is_a_text() -> None:
 def test_an_empty_file_in_a_folder_is_skipped_and_told_and_by_itself_it_is_refused(tmp_path: Path) -> None:
     workplace = Workplace(tmp_path)
     write_files(workplace.folder / "notes", {"full.md": "A castle has a moat.", "empty.md": "", "blank.txt": " \n"})
-    done = workplace.pair("ingest", "notes", "--json")
-    assert done.status == 0
+    done = workplace.pair("ingest", "notes", "--json").succeeds()
     assert (done.json["added"], sorted(each["path"] for each in done.json["skipped"])) == (
         1,
         ["notes/blank.txt", "notes/empty.md"],
@@ -163,8 +162,7 @@ def test_an_empty_file_that_is_synced_is_told_and_not_stored(tmp_path: Path) -> 
     workplace = Workplace(tmp_path)
     notes = workplace.folder / ".pair" / "knowledge"
     write_files(notes, {"full.md": "A castle has a moat.", "empty.md": ""})
-    done = workplace.pair("sync")
-    assert done.status == 0
+    done = workplace.pair("sync").succeeds()
     assert "empty.md" in done.stderr
     assert "it holds no text" in done.stderr
     assert [each["id"] for each in workplace.pair("docs", "list", "--json").json["documents"]] == ["full.md"]

@@ -28,8 +28,7 @@ def status_of(server: Served, key: str) -> int:
 def test_a_server_does_not_start_with_keys_that_came_with_the_folder(workplace: Workplace, text: str) -> None:
     foreign_keys(workplace.folder)
     write_files(workplace.folder, {"config.yaml": text})
-    refused = workplace.pair("serve", "--port", "0", "--json", PAIR__SERVER__AUTH="keys")
-    assert (refused.status, refused.error_code) == (1, "E404")
+    refused = workplace.pair("serve", "--port", "0", "--json", PAIR__SERVER__AUTH="keys").fails(1, "E404")
     assert "pair trust" in refused.json["error"]["suggestion"]
     (check,) = [
         check

@@ -36,24 +36,21 @@ class Origin:
     def package(self, version: str, *more: str | Path, **changes: str) -> Path:
         write_files(self.folder, pages(**changes))
         path = self.workplace.folder / "out" / f"clocks-{version}.zip"
-        done = self.workplace.pair(
+        self.workplace.pair(
             "package", self.folder, "-o", path, "--version", version, "--with-index", *more, "--json"
-        )
-        assert done.status == 0, done.stdout
+        ).succeeds()
         return path
 
     def publish(self, version: str, **changes: str) -> None:
         write_files(self.folder, pages(**changes))
-        done = self.workplace.pair("publish", "dist", "clocks", "--version", version, "--with-index", "--json")
-        assert done.status == 0, done.stdout
+        self.workplace.pair("publish", "dist", "clocks", "--version", version, "--with-index", "--json").succeeds()
 
     def search(self, query: str, kb: str = "clocks", *more: str) -> list[Any]:
         return hits_of(self.workplace, query, "--kb", kb, *more)
 
 
 def hits_of(workplace: Workplace, query: str, *more: str) -> list[Any]:
-    found = workplace.pair("search", query, *more, "--json")
-    assert found.status == 0, found.stdout
+    found = workplace.pair("search", query, *more, "--json").succeeds()
     return [(hit["chunk_id"], hit["score"], hit["content"]) for hit in found.json["results"]]
 
 
@@ -71,8 +68,7 @@ def installed_from(elsewhere: Workplace, server: Server, package: Path) -> str:
     """At an address that stays the same from version to version."""
     put_up(server, package)
     url = server.url("/clocks.zip")
-    done = elsewhere.pair("install", "--source", url, "--json")
-    assert done.status == 0, done.stdout
+    elsewhere.pair("install", "--source", url, "--json").succeeds()
     server.received.clear()
     server.sent_bytes.clear()
     return url

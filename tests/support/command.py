@@ -28,6 +28,16 @@ class Outcome:
     def error_code(self) -> str:
         return str(self.json["error"]["code"])
 
+    def succeeds(self) -> "Outcome":
+        """Assert that the command exited with status 0."""
+        assert self.status == 0, self.stdout + self.stderr
+        return self
+
+    def fails(self, status: int, code: str) -> "Outcome":
+        """Assert that the command, run with `--json`, exited with this status and this error code."""
+        assert (self.status, self.error_code) == (status, code), self.stdout + self.stderr
+        return self
+
 
 class Workplace:
     """A project folder with a home, a cache and an environment that nothing else shares."""
