@@ -10,6 +10,7 @@ import pytest
 
 from pair import KbSource, Settings, errors, install
 from support.command import Workplace, read_files, write_files
+from support.errors import raises_code
 from support.git_server import commit, git, served
 from support.kbs import SMALL_KB, SMALL_KB_BYTES
 
@@ -226,6 +227,5 @@ def test_git_is_not_asked_for_what_is_no_address_of_a_repository(
     commit(repository, SMALL_KB)
     settings = Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)})
     source = KbSource("git", location.format(repository=repository), requires_download=True)
-    with pytest.raises(errors.UsageError) as refusal:
+    with raises_code("E004", errors.UsageError):
         install(source, workplace.target, settings=settings)
-    assert refusal.value.code == "E004"

@@ -13,6 +13,7 @@ from pair import Settings, errors
 from pair.kb.package_index import open_package
 from support.clocks import Origin, files_of, installed_from, pages, put_up, refit, rewritten
 from support.command import Workplace, write_files
+from support.errors import raises_code
 from support.server import Server
 
 
@@ -146,9 +147,8 @@ def test_a_package_that_no_install_would_unpack_is_not_opened_for_reading_either
     with zipfile.ZipFile(package, "a", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("zeros.bin", bytes(20_000_000))
     settings = Settings.load(environment={"PAIR__ENGINE__CACHE_DIR": str(tmp_path / "shards")})
-    with pytest.raises(errors.DownloadError) as refusal:
+    with raises_code("E009", errors.DownloadError):
         open_package(package, settings)
-    assert refusal.value.code == "E009"
 
 
 def test_a_package_of_a_newer_schema_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:

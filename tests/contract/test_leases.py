@@ -22,6 +22,7 @@ from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import FaultyStore, drawn
 from pair.testing.lease_suite import LeaseSuite
 from support.engine_parts import counted
+from support.errors import raises_code
 from support.ports import free_ports
 from support.redis_server import PASSWORD, RedisServer, running_redis
 from support.s3_server import S3Server
@@ -98,9 +99,8 @@ class TestFileLeases(LeaseSuite):
 
     def test_held_lease_is_refused_with_who_holds_it_and_until_when(self, leases: Leases, rival: Leases) -> None:
         lease = leases.acquire("kb", seconds=60)
-        with pytest.raises(errors.ConflictError) as raised:
+        with raises_code(errors.LEASE_HELD, errors.ConflictError) as raised:
             rival.acquire("kb", seconds=60)
-        assert raised.value.code == errors.LEASE_HELD
         assert raised.value.details["holder"] == lease.holder
         assert raised.value.details["expires_at"] == "that process ends"
 
@@ -225,9 +225,8 @@ def test_absent_redis_is_told_without_the_password() -> None:
         lambda: leases.release(lease),
     ]
     for act in acts:
-        with pytest.raises(errors.StorageError) as raised:
+        with raises_code("E206", errors.StorageError) as raised:
             act()
-        assert raised.value.code == "E206"
         assert raised.value.details == {"address": f"redis://127.0.0.1:{port}/3", "reason": "No connection to Redis"}
         assert PASSWORD not in f"{raised.value.to_json()} {raised.value.__cause__}"
     leases.close()
@@ -243,9 +242,8 @@ def test_redis_that_goes_away_while_work_lasts_loses_the_lease(tmp_path: Path) -
             assert lease.renew() is True
             lease.check()
             clock.advance(601)
-            with pytest.raises(errors.ConflictError) as raised:
+            with raises_code("E210", errors.ConflictError):
                 lease.check()
-            assert raised.value.code == "E210"
         leases.close()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.command import Workplace, read_files, write_files
+from support.engine_parts import read_blob
 from support.kbs import SMALL_KB, SMALL_KB_BYTES
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -29,9 +30,7 @@ def folder_of(workplace: Workplace, name: str, text: str) -> Path:
 
 
 def feed_in(s3: S3Server, prefix: str) -> dict[str, Any]:
-    blob = s3.store(prefix).get("releases.json")
-    assert blob is not None
-    return dict(json.loads(blob.data))
+    return dict(json.loads(read_blob(s3.store(prefix), "releases.json")))
 
 
 def test_a_bucket_is_a_registry(at_bucket: Workplace, s3: S3Server) -> None:
@@ -43,10 +42,9 @@ def test_a_bucket_is_a_registry(at_bucket: Workplace, s3: S3Server) -> None:
     store = s3.store("kbs/first")
     names = ["handbook-1.0.0.zip", "handbook-1.0.0.zip.sha256", "releases.json"]
     assert [entry.key for entry in store.list("")] == names
-    archive = store.get("handbook-1.0.0.zip")
-    assert archive is not None
+    archive = read_blob(store, "handbook-1.0.0.zip")
     [release] = feed_in(s3, "kbs/first")["kbs"]["handbook"]["releases"]
-    assert release["sha256"] == hashlib.sha256(archive.data).hexdigest()
+    assert release["sha256"] == hashlib.sha256(archive).hexdigest()
     at_bucket.pair("install", "--source", done.json["source"]).succeeds()
     assert read_files(at_bucket.target) == SMALL_KB_BYTES | {"page.md": b"one"}
     # The same again, other bytes, and a new version.
@@ -92,9 +90,7 @@ def test_of_two_who_publish_one_version_with_different_bytes_one_is_refused(at_b
     ended = [process.communicate(timeout=120) for process in running]
     assert sorted(process.returncode for process in running) == [0, 4, 4], ended
     [release] = feed_in(s3, "contended")["kbs"]["kb"]["releases"]
-    archive = s3.store("contended").get("kb-1.0.0.zip")
-    assert archive is not None
-    assert hashlib.sha256(archive.data).hexdigest() == release["sha256"]
+    assert hashlib.sha256(read_blob(s3.store("contended"), "kb-1.0.0.zip")).hexdigest() == release["sha256"]
 
 
 def test_what_was_begun_and_not_finished_is_finished_by_the_same_bytes_only(at_bucket: Workplace, s3: S3Server) -> None:

@@ -13,6 +13,7 @@ from pair.blobs.leases import BlobLeases
 from pair.clock import SystemClock
 from pair.engine.format.manifest import from_bytes, lease_name, manifest_key, shards_prefix
 from support import skewed_serve
+from support.engine_parts import read_blob
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
 from support.served import Served
 
@@ -54,9 +55,8 @@ class Site:
 
     def dropped(self) -> set[str]:
         """That no manifest names any more, and readers may still use."""
-        blob = self.s3.store("skewed").get(manifest_key(KB))
-        assert blob is not None
-        return {each.folder for each in from_bytes(blob.data, "manifest").dropped}
+        blob = read_blob(self.s3.store("skewed"), manifest_key(KB))
+        return {each.folder for each in from_bytes(blob, "manifest").dropped}
 
 
 @pytest.fixture(scope="module")

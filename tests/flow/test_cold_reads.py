@@ -19,7 +19,7 @@ from pair.engine.query.request import Hits
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.values import Document, Hit
-from support.engine_parts import engine_settings
+from support.engine_parts import engine_settings, read_blob, stats_of
 from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
 from support.served import Served
 from support.slow_proxy import SlowProxy, rounds_of
@@ -68,9 +68,7 @@ class Stored:
         """For a test that changes it."""
         source, target = self.store(), self.store(prefix)
         for entry in source.list(""):
-            blob = source.get(entry.key)
-            assert blob is not None
-            target.put(entry.key, blob.data)
+            target.put(entry.key, read_blob(source, entry.key))
         return target
 
 
@@ -91,11 +89,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
         reference.delete([f"{number:05}" for number in range(0, DOCUMENTS, 97)])
         local, remote = LocalStore(folder / "store"), server.store("kb")
         for entry in local.list(""):
-            blob = local.get(entry.key)
-            assert blob is not None
-            remote.put(entry.key, blob.data)
-        stats = reference.stats()
-        assert stats is not None
+            remote.put(entry.key, read_blob(local, entry.key))
+        stats = stats_of(reference)
         assert stats.shards > 12
         assert stats.deleted_documents > 0
         with SlowProxy(server.options.endpoint_url, DELAY_SECONDS) as proxy:
@@ -108,9 +103,7 @@ def told(hits: Hits) -> list[tuple[Hit, ...]]:
 
 
 def fetched(kb: KnowledgeBase) -> int:
-    stats = kb.stats()
-    assert stats is not None
-    return stats.cache["bytes_fetched"]
+    return stats_of(kb).cache["bytes_fetched"]
 
 
 def test_a_cold_query_takes_few_turns_and_few_bytes(stored: Stored, tmp_path: Path) -> None:
@@ -167,9 +160,8 @@ def test_a_piece_that_is_damaged_in_the_store_is_never_shown(stored: Stored, tmp
     store = stored.copied("damaged")
     searches = [entry.key for entry in store.list("") if entry.key.endswith(".search")]
     for key in searches[::2]:
-        blob = store.get(key)
-        assert blob is not None
-        store.put(key, blob.data[:9000].ljust(len(blob.data), b"?"))
+        blob = read_blob(store, key)
+        store.put(key, blob[:9000].ljust(len(blob), b"?"))
     with stored.opened(tmp_path, "damaged") as kb:
         hits = kb.search("word017 word201 word345", limit=10)
     assert hits.partial
@@ -218,8 +210,7 @@ def test_nothing_is_evicted_for_what_nobody_asked_yet(stored: Stored, tmp_path: 
     with stored.opened(tmp_path, cache_max_bytes=stored.size_bytes // 2) as kb:
         kb.search("word017 word201 word345", limit=10)
         report = kb.maintenance.prefetch(10**9)
-        stats = kb.stats()
-        assert stats is not None
+        stats = stats_of(kb)
         assert report.left_bytes > 0
         assert stats.cache["evictions"] == 0
         assert stats.cache["size_bytes"] <= stored.size_bytes // 2

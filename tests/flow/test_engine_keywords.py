@@ -10,11 +10,11 @@ import pytest
 from pair.engine.format.manifest import Manifest, from_bytes
 from pair.engine.query.bm25 import KeywordPart, KeywordSearch
 from pair.engine.storage.shard_cache import ShardCache
-from pair.errors import PairError
 from pair.testing.clock import ManualClock
 from pair.text.tokenizer import parse_query
 from pair.values import Document
-from support.engine_parts import MANY_SHARDS, Ground, numbered
+from support.engine_parts import MANY_SHARDS, Ground, numbered, read_blob
+from support.errors import raises_code
 
 MANIFEST = "default.duckdb.manifest.json"
 
@@ -25,9 +25,7 @@ def many(tmp_path: Path) -> Ground:
 
 
 def manifest_of(ground: Ground) -> Manifest:
-    blob = ground.blobs().get(MANIFEST)
-    assert blob is not None
-    return from_bytes(blob.data, MANIFEST)
+    return from_bytes(read_blob(ground.blobs(), MANIFEST), MANIFEST)
 
 
 def found(ground: Ground, query: str) -> dict[str, float]:
@@ -51,9 +49,7 @@ def found(ground: Ground, query: str) -> dict[str, float]:
 
 def without_keywords(ground: Ground) -> None:
     """As a pair wrote it that had no keyword search."""
-    blob = ground.blobs().get(MANIFEST)
-    assert blob is not None
-    value = json.loads(blob.data)
+    value = json.loads(read_blob(ground.blobs(), MANIFEST))
     for name in ("content_sha256", "made_by"):
         del value[name]
     for shard in value["shards"]:
@@ -133,9 +129,8 @@ def test_damaged_keywords_are_fetched_again_or_named(tmp_path: Path, damage: Cal
     [cached], [stored] = ground.cached_files(".keywords"), ground.stored_files(".keywords")
     cached.unlink()
     flip(stored)
-    with pytest.raises(PairError) as caught:
+    with raises_code("E207"):
         found(ground, "number")
-    assert caught.value.code == "E207"
 
 
 def test_a_document_that_did_not_change_stays_as_it_is(tmp_path: Path) -> None:

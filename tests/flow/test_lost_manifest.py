@@ -16,6 +16,7 @@ from pair.kb.open import open_kb
 from support.command import Workplace, write_files
 from support.engine_parts import Ground, all_ids, numbered
 from support.engine_worker import Job, Workers, documents_of, settings_of
+from support.errors import raises_code
 
 KB = "kb"
 VECTOR = [1.0] * 8
@@ -57,9 +58,8 @@ WRITES: dict[str, Callable[[KnowledgeBase, Path], object]] = {
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_without_the_manifest_is_refused_and_leaves_the_store_as_it_was(ground: Ground, name: str) -> None:
     before = stored(ground)
-    with ground.open() as kb, pytest.raises(errors.DataError) as raised:
+    with ground.open() as kb, raises_code("E237", errors.DataError) as raised:
         WRITES[name](kb, ground.folder)
-    assert raised.value.code == "E237"
     assert "pair fsck --repair" in raised.value.hints[0]
     assert stored(ground) == before
 
@@ -69,9 +69,8 @@ def test_a_process_that_knew_the_manifest_is_refused_as_well(tmp_path: Path) -> 
     with ground.open() as kb:
         kb.upsert(numbered(5))
         lose_manifest(ground)
-        with pytest.raises(errors.DataError) as raised:
+        with raises_code("E237", errors.DataError):
             kb.upsert(numbered(1, begin=50))
-        assert raised.value.code == "E237"
 
 
 def test_fsck_does_not_call_it_sound_and_brings_it_back_from_history(tmp_path: Path) -> None:
@@ -157,9 +156,8 @@ def test_after_a_kill_of_the_first_write_the_next_one_is_not_refused(
         assert {"second", "third"} <= set(ids) <= {"first", "second", "third"}
         assert kb.maintenance.fsck().is_sound
         (tmp_path / "store" / manifest_key(KB)).unlink()
-        with pytest.raises(errors.DataError) as raised:
+        with raises_code("E237", errors.DataError):
             kb.upsert(documents_of({"fourth": VECTOR}))
-        assert raised.value.code == "E237"
 
 
 def test_first_writers_of_one_kb_do_not_take_each_other_for_a_lost_manifest(workers: Workers, tmp_path: Path) -> None:

@@ -33,9 +33,11 @@ from support.engine_parts import (
     numbered,
     placed,
     random_vectors,
+    read_blob,
     truncate,
 )
 from support.engine_worker import Job, Workers, read_log
+from support.errors import code_of, raises_code
 
 KB = "default"
 OTHER = f"mirrored-{DIMENSION}-v1"
@@ -64,9 +66,7 @@ def ground(tmp_path: Path) -> Ground:
 
 
 def manifest_of(ground: Ground) -> Manifest:
-    blob = ground.blobs().get(manifest_key(KB))
-    assert blob is not None
-    return from_bytes(blob.data, "manifest")
+    return from_bytes(read_blob(ground.blobs(), manifest_key(KB)), "manifest")
 
 
 def vectors_of(ground: Ground) -> dict[str, Any]:
@@ -84,12 +84,6 @@ def vectors_of(ground: Ground) -> dict[str, Any]:
             header = json.loads(bytes(content[begin : begin + int(docs[doc]["header_size"])]))
             found[f"{header['id']}#{row - int(docs[doc]['first_chunk'])}"] = vectors[row]
     return found
-
-
-def code_of(act: Callable[[], object]) -> str:
-    with pytest.raises(errors.PairError) as caught:
-        act()
-    return caught.value.code
 
 
 def stored_of(kb: KnowledgeBase) -> list[Any]:
@@ -445,9 +439,8 @@ def test_a_reader_learns_of_the_new_embedder_with_the_very_query_that_meets_it(g
         assert len(old.search_vector(vector)) == 3
         with ground.open(embedder=MirroredEmbedder()) as third:
             third.maintenance.reembed()
-        with pytest.raises(errors.UsageError) as caught:
+        with raises_code("E304", errors.UsageError) as caught:
             old.search_vector(vector)
-        assert caught.value.code == "E304"
         assert caught.value.details["stored"] == OTHER
         assert "pair reembed --kb default" in caught.value.hints[2]
         assert len(new.search("castles")) == 3

@@ -16,6 +16,7 @@ from pair.values import Document
 from support.command import Workplace, write_files
 from support.engine_parts import DIMENSION, CountingEmbedder, Ground, MirroredEmbedder, Once
 from support.engine_worker import Job, Workers, read_log
+from support.errors import raises_code
 from support.fed_ingest import FedIngest, lines_of
 from support.server import Received, Server
 from support.synced_project import SyncedProject
@@ -57,9 +58,8 @@ def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(t
         for colour in ("red", "green"):
             other.backup.package_merger().install(house(colour))
         meanwhile.act = lambda: other.versions.rollback("red")
-        with pytest.raises(ConflictError) as refused:
+        with raises_code("E236", ConflictError):
             kb.backup.package_merger().install(house("blue"))
-        assert refused.value.code == "E236"
         assert (texts_in(other), other.versions.list()[0].restored) == ({"door": "The door is red."}, 1)
         kb.backup.package_merger().install(house("blue"))
         assert texts_in(other) == {"door": "The door is blue."}
@@ -139,9 +139,8 @@ def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path) -> No
         other.upsert(pages(2))
         other.upsert(pages(3))
         meanwhile.act = lambda: other.versions.rollback(1)
-        with pytest.raises(ConflictError) as refused:
+        with raises_code("E236", ConflictError):
             kb.backup.import_from(file, replace_all=True)
-        assert refused.value.code == "E236"
         assert texts_in(kb) == texts_of(pages(2))
         assert kb.versions.list()[0].made_by == "rollback"
         kb.backup.import_from(file, replace_all=True)
@@ -246,9 +245,8 @@ def test_nothing_of_a_sync_that_began_before_a_rollback_comes_after_it(
         project.sync_index()
         meanwhile.act = lambda: other.versions.rollback(first)
         if resume:
-            with pytest.raises(ConflictError) as refused:
+            with raises_code("E236", ConflictError):
                 kb.maintenance.reconcile()
-            assert refused.value.code == "E236"
         else:
             assert kb.maintenance.reconcile(resume=False).held_at == first
         assert texts_in(other) == {"a.md": "one\n", "b.md": "one\n", "c.md": "one\n"}
@@ -264,9 +262,8 @@ def test_a_sync_on_purpose_does_not_release_a_rollback_that_came_after_it_began(
         other.upsert([Document("mine", "Of somebody else.")])
         other.versions.rollback(1)
         meanwhile.act = lambda: other.versions.rollback(2)
-        with pytest.raises(ConflictError) as refused:
+        with raises_code("E236", ConflictError):
             kb.maintenance.reconcile()
-        assert refused.value.code == "E236"
         assert other.versions.list()[0].restored == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from pair.engine.query.request import Hits
 from pair.kb.kb import KnowledgeBase
 from pair.values import Document, SearchMode
-from support.engine_parts import Ground
+from support.engine_parts import Ground, stats_of
 
 FEW, MANY = 1_000, 8_000
 TEXT = "The standard leap smear is linear, from noon to noon, and every server applies it."
@@ -79,9 +79,7 @@ def test_of_equally_good_copies_the_first_by_id_are_named_whatever_the_layout(
     ground = Ground(tmp_path, ingest_batch_documents=2_000, compaction_enabled=False)
     with ground.open() as kb:
         kb.upsert(copies(MANY))
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards > 1
+        assert stats_of(kb).shards > 1
         several = kb.search(QUESTION, mode="keyword", limit=5)
     assert [hit.to_json() for hit in one] == [hit.to_json() for hit in several]
     assert [one[0].document_id, *(other.document_id for other in one[0].also_in)] == [

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pair.ai.prompts import ModelSettings
-from pair.errors import PairError
 from pair.kb.kb import KnowledgeBase
 from pair.values import Document, GraphParameters, Hit, SearchOptions
-from support.engine_parts import Ground, ids_of
+from support.engine_parts import Ground, ids_of, stats_of
+from support.errors import raises_code
 from support.model_server import Answer, ModelServer
 
 QUESTION = "Where was the colleague of Ada Lovelace born?"
@@ -54,9 +54,7 @@ def place_of(document_id: str, hits: list[Hit]) -> int:
 def test_an_entity_leads_to_what_shares_no_word_with_the_question(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert([*CHAIN, *OTHERS])
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards > 3
+        assert stats_of(kb).shards > 3
         hybrid = list(kb.search(QUESTION, mode="hybrid", limit=50, exact=True))
         graph = list(kb.search(QUESTION, mode="graph", limit=50, exact=True))
         adaptive = kb.search(QUESTION, mode="adaptive", limit=50, exact=True)
@@ -137,9 +135,8 @@ def test_graph_search_names_the_shards_without_a_graph(half: Ground) -> None:
         path.parent.name for path in half.stored_files(".graph")
     }
     assert len(bare) > 1
-    with half.open() as kb, pytest.raises(PairError) as caught:
+    with half.open() as kb, raises_code("E204") as caught:
         kb.search(QUESTION, mode="graph")
-    assert caught.value.code == "E204"
     named = caught.value.details["shards"]
     assert len(named) == len(bare)
     assert all(any(folder in key for key in named) for folder in bare)
@@ -167,9 +164,8 @@ def test_putting_documents_in_again_gives_them_their_graph(half: Ground) -> None
 def test_without_any_graph_the_other_modes_answer(ground: Ground) -> None:
     with ground.with_policy(graph="off").open() as kb:
         kb.upsert([*CHAIN, *OTHERS])
-        with pytest.raises(PairError) as caught:
+        with raises_code("E204"):
             kb.search(QUESTION, mode="graph")
-        assert caught.value.code == "E204"
         adaptive, hybrid = (kb.search(QUESTION, mode=mode, exact=True) for mode in ("adaptive", "hybrid"))
         assert (adaptive.mode_used, adaptive.reason) == ("hybrid", "there is no graph")
         assert adaptive.passages == hybrid.passages
@@ -281,6 +277,5 @@ def test_without_a_server_from_the_beginning_everything_but_the_graph_is_there(
     with modelled.open() as kb:
         assert kb.upsert(NOTES).added == len(NOTES)
         assert len(kb.search("a short note", mode="adaptive", limit=50)) == len(NOTES)
-        with pytest.raises(PairError) as caught:
+        with raises_code("E204"):
             kb.search("a short note", mode="graph")
-        assert caught.value.code == "E204"

@@ -15,11 +15,20 @@ import pytest
 
 from pair import errors
 from pair.engine.backup.export import count_export_bytes
-from pair.engine.summary import EngineStats
 from pair.kb.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
-from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, all_ids, numbered, placed
+from support.engine_parts import (
+    MANY_SHARDS,
+    CountingEmbedder,
+    Ground,
+    MirroredEmbedder,
+    all_ids,
+    numbered,
+    placed,
+    stats_of,
+)
+from support.errors import raises_code
 from support.s3_server import running_s3
 
 QUESTIONS = ("rivers and bridges", "item7", "Rule of the house")
@@ -83,12 +92,6 @@ def answers(kb: KnowledgeBase) -> list[Any]:
         for mode in ("hybrid", "graph")
         for hit in kb.search(question, mode=mode, exact=True, limit=8)
     ]
-
-
-def stats_of(kb: KnowledgeBase) -> EngineStats:
-    stats = kb.stats()
-    assert stats is not None
-    return stats
 
 
 def exported(kb: KnowledgeBase, path: Path, **how: Any) -> Path:
@@ -219,9 +222,8 @@ def test_without_vectors_what_says_nothing_is_refused_too(ground: Ground, elsewh
     with ground.open() as kb:
         kb.upsert([Document("bare", "", vector=[1.0] * 16), *numbered(2)])
         file = exported(kb, ground.folder / "texts.jsonl", vectors=False)
-    with elsewhere.open() as copy, pytest.raises(errors.UsageError) as caught:
+    with elsewhere.open() as copy, raises_code("E307", errors.UsageError):
         copy.backup.import_from(file)
-    assert caught.value.code == "E307"
 
 
 def sealed(lines: list[bytes]) -> bytes:
@@ -282,9 +284,8 @@ def test_a_failed_export_leaves_no_file_and_the_old_one(tmp_path: Path) -> None:
     [search] = ground.stored_files(".search")
     search.chmod(0o600)
     search.write_bytes(b"damaged")
-    with ground.open() as kb, pytest.raises(errors.DataError) as caught:
+    with ground.open() as kb, raises_code("E207", errors.DataError):
         kb.backup.export(folder / "backup.jsonl")
-    assert caught.value.code == "E207"
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("backup.jsonl", b"the last one")]
 
 

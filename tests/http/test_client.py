@@ -24,6 +24,8 @@ from pair.kb.kb import KnowledgeBase
 from pair.librarians.contract import Context, User
 from pair.settings import Settings
 from pair.values import Document, GraphParameters, SearchOptions
+from support.engine_parts import stats_of
+from support.errors import raises_code
 from support.listening import listening
 from support.ports import free_ports
 from support.served import Keyed, Served, opened
@@ -86,8 +88,7 @@ def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
     nobody = asyncio.run(kb.ask("Anybody?", first="nobody")).error
     seen.append(nobody.code if nobody else None)
     seen += [kb.delete(["..", "absent"]), [each.id for each in kb.documents()]]
-    stats = kb.stats()
-    assert stats is not None
+    stats = stats_of(kb)
     seen += [stats.documents, stats.chunks, stats.embedder, stats.dimension, stats.manifest_version]
     care = kb.maintenance
     seen += [care.compact(everything=True), care.collect(grace_seconds=0), care.sweep().evicted_ttl]
@@ -232,9 +233,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back_has_everything_once(tmp
             killer.join(timeout=60)
             assert report.added + report.unchanged == 3000
             assert batches == [1000] * 3
-            stats = kb.stats()
-            assert stats is not None
-            assert stats.documents == 3000
+            assert stats_of(kb).documents == 3000
     with opened(tmp_path / "project") as stored:
         assert [each.id for each in stored.documents(limit=6000)] == [each.id for each in notes(3000)]
 
@@ -269,9 +268,8 @@ def test_a_key_opens_what_it_is_for_and_is_shown_nowhere(keyed: Keyed):
         assert refused is not None
         assert refused.code == "UNAUTHORIZED"
     with pair.connect(url, key="pair_000000000000_" + "0" * 64) as stranger:
-        with pytest.raises(errors.AccessError) as caught:
+        with raises_code("E602", errors.AccessError) as caught:
             stranger.search("x")
-        assert caught.value.code == "E602"
         assert "pair keys add" in "\n".join(caught.value.hints)
         assert caught.value.details["request_id"]
 
@@ -387,9 +385,8 @@ def test_a_redirect_is_not_followed_and_the_key_stays():
     with Scripted() as elsewhere:
         leads = 307, {"location": f"{elsewhere.url}/rag/query"}, b""
         with Scripted(leads) as scripted, pair.connect(scripted.url, key="secret-key") as kb:
-            with pytest.raises(errors.DownloadError) as caught:
+            with raises_code("E621", errors.DownloadError) as caught:
                 kb.search("x")
-            assert caught.value.code == "E621"
             assert elsewhere.url in "\n".join(caught.value.hints)
             assert "secret-key" not in shown(caught.value)
         assert elsewhere.requests == []

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,16 @@ from pair.blobs.local import LocalStore
 from pair.engine.query.search import Search
 from pair.engine.query.shard_access import ShardReader
 from pair.engine.settings import EngineSettings
+from pair.engine.summary import EngineStats
 from pair.engine.write.commit import EngineContext
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import KbCore, KbEngine, open_kb
 from pair.settings import Settings
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document, Hit
+
+if TYPE_CHECKING:
+    from pair.client import RemoteKnowledgeBase
 
 DIMENSION = 16
 
@@ -172,6 +176,20 @@ def placed(document_id: str, vector: Sequence[float], **metadata: Any) -> Docume
 
 def random_vectors(count: int, dimension: int = DIMENSION, seed: int = 0) -> npt.NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
+
+
+def stats_of(kb: "KnowledgeBase | RemoteKnowledgeBase") -> EngineStats:
+    """Return the figures of a KB that exists."""
+    stats = kb.stats()
+    assert stats is not None
+    return stats
+
+
+def read_blob(store: BlobStore, key: str) -> bytes:
+    """Return the content of a blob that exists."""
+    blob = store.get(key)
+    assert blob is not None, key
+    return blob.data
 
 
 def ids_of(hits: Iterable[Hit]) -> list[str]:

@@ -1,25 +1,13 @@
-"""How a KB on a folder stands: what its manifest says, which shards are there, which error comes."""
+"""How a KB on a folder stands: what its manifest says and which shards are there."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from pair.errors import PairError
-from support.engine_parts import Ground
-
-
-def code_of(act: Callable[[], object]) -> str:
-    with pytest.raises(PairError) as caught:
-        act()
-    return caught.value.code
+from support.engine_parts import Ground, read_blob
 
 
 def manifest_of(ground: Ground, kb_id: str = "default") -> dict[str, Any]:
-    blob = ground.blobs().get(f"{kb_id}.duckdb.manifest.json")
-    assert blob is not None
-    value: dict[str, Any] = json.loads(blob.data)
+    value: dict[str, Any] = json.loads(read_blob(ground.blobs(), f"{kb_id}.duckdb.manifest.json"))
     return value
 
 

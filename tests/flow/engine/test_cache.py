@@ -10,10 +10,10 @@ import pytest
 
 import pair
 from pair.engine.settings import EngineSettings
-from pair.errors import PairError
 from pair.values import Document
-from support.engine_parts import Ground, all_ids, ids_of, numbered
-from support.engine_state import code_of, live_folders_of
+from support.engine_parts import Ground, all_ids, ids_of, numbered, stats_of
+from support.engine_state import live_folders_of
+from support.errors import code_of, raises_code
 
 TESTS = Path(__file__).parents[2]
 
@@ -23,9 +23,8 @@ def test_a_budget_smaller_than_one_shard_cannot_be_met(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert(numbered(3))
     tight = ground.with_policy(cache_max_bytes=100)
-    with tight.open() as kb, pytest.raises(PairError) as caught:
+    with tight.open() as kb, raises_code("E205") as caught:
         kb.search("rivers")
-    assert caught.value.code == "E205"
     assert caught.value.exit_status == 3
     assert caught.value.hints
 
@@ -106,9 +105,7 @@ def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:
         kb.upsert(numbered(3))
         kb.search("rivers")
         (ground.cache / ".DS_Store").write_bytes(b"stray")
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.cache["size_bytes"] > 0
+        assert stats_of(kb).cache["size_bytes"] > 0
         kb.maintenance.sweep()
         assert (ground.cache / ".DS_Store").exists()
 

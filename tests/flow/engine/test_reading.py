@@ -9,7 +9,7 @@ import pytest
 
 from pair.engine.filters import parse_filter
 from pair.kb.kb import KnowledgeBase
-from support.engine_parts import DIMENSION, MANY_SHARDS, Ground, all_ids, counted, ids_of, numbered, placed
+from support.engine_parts import DIMENSION, MANY_SHARDS, Ground, all_ids, counted, ids_of, numbered, placed, stats_of
 from support.filters import matches
 
 FILTERS: list[dict[str, Any]] = [
@@ -46,9 +46,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase
     with ground.open() as kb:
         kb.upsert(numbered(60))
         kb.maintenance.compact(everything=True)
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards > 6
+        assert stats_of(kb).shards > 6
         yield kb
 
 
@@ -129,8 +127,7 @@ def test_a_cold_query_fetches_only_what_it_searches(many: Ground) -> None:
     store, requests = counted(many.blobs())
     with many.open(store=store) as kb:
         kb.search("rivers", exact=True, mode="vector")
-        stats = kb.stats()
-        assert stats is not None
+        stats = stats_of(kb)
         assert requests.counts["download"] == stats.shards
         kb.search("rivers", exact=True)
         assert requests.counts["download"] == 2 * stats.shards, "and their keywords"
@@ -150,7 +147,5 @@ def test_the_four_nearest_shards_of_a_clustering_are_always_asked(tmp_path: Path
     with ground.open() as kb:
         kb.upsert(documents)
         kb.maintenance.compact(everything=True)
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards >= 8
+        assert stats_of(kb).shards >= 8
         assert kb.search_vector(centres[3].tolist(), limit=2).shards_asked == 4

@@ -1,0 +1,29 @@
+"""Assertions about the errors of pair."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from pair.errors import PairError
+
+Kind = TypeVar("Kind", bound=PairError)
+
+
+@contextlib.contextmanager
+def raises_code(
+    code: str,
+    kind: type[Kind] = PairError,  # type: ignore[assignment]
+) -> Iterator[pytest.ExceptionInfo[Kind]]:
+    """Assert that the block raises an error of this kind with this code."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert caught.value.code == code, caught.value
+
+
+def code_of(act: Callable[[], object]) -> str:
+    """Return the code of the error that a call raises."""
+    with pytest.raises(PairError) as caught:
+        act()
+    return caught.value.code
