@@ -1,4 +1,4 @@
-"""A workplace for the real command, and a server for it to talk to."""
+"""A workplace for the real command, and servers for it to talk to."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,8 @@ pytest.register_assert_rewrite("pair.testing")  # before anything below imports 
 
 from support.clocks import Origin  # noqa: E402
 from support.command import Workplace  # noqa: E402
+from support.model_server import ModelServer  # noqa: E402
+from support.s3_server import S3Server, running_s3  # noqa: E402
 from support.server import Server  # noqa: E402
 
 
@@ -41,4 +43,17 @@ def elsewhere(tmp_path: Path) -> Workplace:
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One for each test process; each test has a prefix of its own in the bucket."""
+    with running_s3(tmp_path_factory.mktemp("s3")) as running:
         yield running

@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -14,7 +13,7 @@ from cli.test_hostile_texts import answering
 from contract.test_page_guard import write_certificate
 from support.command import Workplace, write_files
 from support.kbs import SMALL_KB, write_zip
-from support.listening import QuietServer
+from support.listening import LoopbackServer, QuietServer
 from support.ports import free_ports
 from support.server import Server
 
@@ -33,12 +32,8 @@ def serving_tls(folder: Path) -> Iterator[int]:
     context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
     httpd = QuietServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
-    threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield httpd.server_address[1]
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
+    with LoopbackServer(httpd) as server:
+        yield server.port
 
 
 def test_a_refused_connection_is_told_with_the_host(workplace: Workplace) -> None:

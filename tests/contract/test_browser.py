@@ -34,12 +34,6 @@ needs_browser = pytest.mark.skipif(not HAS_BROWSER, reason="no Chromium on the P
 LIMIT = 200_000
 
 
-@pytest.fixture
-def server() -> Iterator[PageServer]:
-    with PageServer() as running:
-        yield running
-
-
 @contextlib.contextmanager
 def opened(*, timeout_seconds: float, executable_path: str | None = None) -> Iterator[BrowserRenderer]:
     """With every address allowed."""

@@ -29,12 +29,6 @@ BROKEN = Answer(500, body="oh no")
 
 
 @pytest.fixture
-def model() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
 def policy(model: ModelServer) -> ModelSettings:
     return ModelSettings(model.url, "tiny", KEY, timeout_seconds=10, retries=2, retry_wait_seconds=0.01)
 

@@ -3,26 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from support.clocks import MANY_SHARDS, TOPICS
 from support.command import Workplace, write_files
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
-TOPICS = ("sundials", "hourglasses", "pendulums", "chronometers", "calendars", "almanacs")
 FEED = "s3://blobs/indexed/feed"
-
-
-@pytest.fixture
-def at_bucket(workplace: Workplace, s3: S3Server) -> Workplace:
-    workplace.environment |= {
-        "PAIR__ENGINE__S3_ENDPOINT": s3.options.endpoint_url,
-        "PAIR__ENGINE__S3_REGION": s3.options.region,
-        "PAIR__ENGINE__SHARD_TRIGGER_VECTOR_ROWS": "4",
-        "PAIR__ENGINE__MAX_VECTOR_ROWS_PER_SHARD": "1",
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    }
-    return workplace
 
 
 def published(place: Workplace, version: str, text: str) -> None:
@@ -41,6 +25,7 @@ def hits(place: Workplace, *more: str) -> list[Any]:
 def test_a_package_is_installed_and_updated_by_parts_into_a_store_in_a_bucket(
     at_bucket: Workplace, tmp_path: Path
 ) -> None:
+    at_bucket.environment |= MANY_SHARDS
     published(at_bucket, "1.0.0", "They want nothing.")
     (tmp_path / "elsewhere").mkdir()
     elsewhere = Workplace(tmp_path / "elsewhere")

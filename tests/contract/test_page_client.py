@@ -32,12 +32,6 @@ LIMIT = 100_000
 
 
 @pytest.fixture
-def server() -> Iterator[PageServer]:
-    with PageServer() as running:
-        yield running
-
-
-@pytest.fixture
 def client() -> Iterator[PageClient]:
     with opened(timeout_seconds=20.0) as made:
         yield made

@@ -145,11 +145,9 @@ def resolve(host: str, port: int) -> Sequence[str]:
     return NAMES[host][0] if host in NAMES else resolve_host(host, port)
 
 
-@pytest.fixture
-def server() -> Iterator[PageServer]:
-    with PageServer() as running:
-        running.pages["/"] = html("secret")
-        yield running
+@pytest.fixture(autouse=True)
+def secret(server: PageServer) -> None:
+    server.pages["/"] = html("secret")
 
 
 @contextlib.contextmanager

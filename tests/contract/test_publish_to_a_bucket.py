@@ -11,18 +11,7 @@ import pytest
 from support.command import Workplace, read_files, write_files
 from support.engine_parts import read_blob
 from support.kbs import SMALL_KB, SMALL_KB_BYTES
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-
-
-@pytest.fixture
-def at_bucket(workplace: Workplace, s3: S3Server) -> Workplace:
-    workplace.environment |= {
-        "PAIR__ENGINE__S3_ENDPOINT": s3.options.endpoint_url,
-        "PAIR__ENGINE__S3_REGION": s3.options.region,
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    }
-    return workplace
+from support.s3_server import SECRET_KEY, S3Server
 
 
 def folder_of(workplace: Workplace, name: str, text: str) -> Path:

@@ -21,7 +21,7 @@ from pair.kb.open import open_kb
 from support.bad_proxy import BadProxy, Plan, SeededPlan, Trouble, no_trouble
 from support.engine_parts import all_ids, engine_settings, ids_of, numbered
 from support.errors import raises_code
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from support.s3_server import S3Server
 from support.served import Served
 from support.torture import EXPECTED_STATUSES, revision_of, text_of, word_of
 
@@ -56,16 +56,10 @@ class Line:
         return sum(each.method == "GET" and part in each.path for each in self.proxy.passed[since:])
 
 
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("bucket")) as s3:
-        yield s3
-
-
 @pytest.fixture
-def line(bucket: S3Server) -> Iterator[Line]:
-    with BadProxy(bucket.options.endpoint_url) as proxy:
-        yield Line(bucket, proxy)
+def line(s3: S3Server) -> Iterator[Line]:
+    with BadProxy(s3.options.endpoint_url) as proxy:
+        yield Line(s3, proxy)
 
 
 def on(part: str, trouble: Trouble, *, times: int = 1_000_000, method: str = "GET") -> Plan:
@@ -236,14 +230,10 @@ class Bystander:
         return status
 
 
-def served_through(folder: Path, proxy: BadProxy) -> Served:
+def served_through(folder: Path, line: Line) -> Served:
     return Served(
         folder,
-        AWS_ACCESS_KEY_ID=ACCESS_KEY,
-        AWS_SECRET_ACCESS_KEY=SECRET_KEY,
-        PAIR__ENGINE__STORE="s3://blobs/served",
-        PAIR__ENGINE__S3_ENDPOINT=proxy.url,
-        PAIR__ENGINE__S3_REGION="us-east-1",
+        **line.s3.variables("served", line.proxy.url),
         PAIR__ENGINE__LEASE="blob",
         PAIR__ENGINE__LEASE_SECONDS="2",
         PAIR__ENGINE__GRAPH="off",
@@ -254,7 +244,7 @@ def served_through(folder: Path, proxy: BadProxy) -> Served:
 
 
 def test_a_server_on_a_bad_line_loses_nothing_and_answers_nothing_wrong(line: Line, tmp_path: Path) -> None:
-    with served_through(tmp_path, line.proxy) as server:
+    with served_through(tmp_path, line) as server:
         bystander = Bystander(server, seed=8)
         assert server.ingest({"first": "The first."}).status_code == 200
         line.proxy.plan = SeededPlan(8, SHARES)

@@ -20,7 +20,7 @@ from pair.kb.open import open_kb
 from support.engine_parts import read_blob, stats_of
 from support.engine_worker import Call, Job, Noted, Workers, read_log, running_workers, settings_of, text_of
 from support.redis_server import RedisServer, running_redis
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
 KB = "kb"
 IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -38,12 +38,6 @@ CONFLICTS = {"E202", "E203"}
 def workers() -> Iterator[Workers]:
     with running_workers({"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +146,7 @@ def test_sixteen_processes_write_to_one_bucket(
     lease: str, workers: Workers, s3: S3Server, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     options = {
-        "store": f"s3://blobs/{lease}",
+        "store": f"s3://blobs/writers-{lease}",
         "s3_endpoint": s3.options.endpoint_url,
         "s3_region": s3.options.region,
         "lease": lease,
@@ -160,7 +154,7 @@ def test_sixteen_processes_write_to_one_bucket(
         "cache_dir": str(tmp_path / "cache"),
     }
     logs = race(workers, tmp_path, options, batches=S3_BATCHES)
-    assert_everything_is_there_once(s3.store(lease), options, logs)
+    assert_everything_is_there_once(s3.store(f"writers-{lease}"), options, logs)
 
 
 @pytest.mark.parametrize(("lease", "step"), [("file", "lease"), ("memory", "swap")])

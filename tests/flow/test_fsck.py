@@ -25,6 +25,7 @@ from support.engine_parts import (
     replace_content,
     truncate,
 )
+from support.threads import threads_running
 
 ROLES = {"rows": ".duckdb", "search": ".search", "ids": ".ids", "keywords": ".keywords", "graph": ".graph"}
 DAMAGES: dict[str, Callable[[Path], None]] = {
@@ -385,12 +386,12 @@ def test_readers_go_on_while_it_is_repaired(ground: Ground, expected: list[Any])
             while not is_over.is_set():
                 seen.append(answers(reader))
 
-        thread = threading.Thread(target=read)
-        thread.start()
-        other = Ground(ground.folder / "elsewhere", graph="text", chunker="structure", store=str(ground.store))
-        assert fsck(other, repair=True).is_sound
-        is_over.set()
-        thread.join()
+        with threads_running(read):
+            other = Ground(ground.folder / "elsewhere", graph="text", chunker="structure", store=str(ground.store))
+            try:
+                assert fsck(other, repair=True).is_sound
+            finally:
+                is_over.set()
         assert seen
         assert all(each == expected for each in seen)
 

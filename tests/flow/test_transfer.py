@@ -29,7 +29,7 @@ from support.engine_parts import (
     stats_of,
 )
 from support.errors import raises_code
-from support.s3_server import running_s3
+from support.s3_server import S3Server
 
 QUESTIONS = ("rivers and bridges", "item7", "Rule of the house")
 PAGES = [
@@ -370,24 +370,23 @@ def test_two_who_import_the_same_at_once_do_not_undo_each_other(ground: Ground, 
         assert other.maintenance.fsck().is_sound
 
 
-def test_from_a_folder_to_a_bucket_and_back(origin: Origin, elsewhere: Ground, tmp_path: Path) -> None:
+def test_from_a_folder_to_a_bucket_and_back(origin: Origin, elsewhere: Ground, s3: S3Server, tmp_path: Path) -> None:
     """And what is damaged there is repaired there."""
     lines = tmp_path / "back.jsonl.gz"
-    with running_s3(tmp_path) as server:
-        store = server.store("kb")
-        with elsewhere.open("in-bucket", store=store) as copy:
-            copy.backup.import_from(origin.lines)
-            assert answers(copy) == origin.answers
-        shutil.rmtree(elsewhere.cache)
-        keys = {each.key.rpartition(".")[2]: each.key for each in store.list("in-bucket.duckdb.shards/")}
-        store.delete(keys["duckdb"])
-        store.put(keys["ids"], b"not this")
-        with elsewhere.open("in-bucket", store=server.store("kb")) as copy:
-            assert len(copy.maintenance.fsck().faults) == 2
-            assert copy.maintenance.fsck(repair=True).is_sound
-            assert copy.maintenance.fsck().faults == ()
-            assert answers(copy) == origin.answers
-            copy.backup.export(lines)
+    store = s3.store("transfer")
+    with elsewhere.open("in-bucket", store=store) as copy:
+        copy.backup.import_from(origin.lines)
+        assert answers(copy) == origin.answers
+    shutil.rmtree(elsewhere.cache)
+    keys = {each.key.rpartition(".")[2]: each.key for each in store.list("in-bucket.duckdb.shards/")}
+    store.delete(keys["duckdb"])
+    store.put(keys["ids"], b"not this")
+    with elsewhere.open("in-bucket", store=s3.store("transfer")) as copy:
+        assert len(copy.maintenance.fsck().faults) == 2
+        assert copy.maintenance.fsck(repair=True).is_sound
+        assert copy.maintenance.fsck().faults == ()
+        assert answers(copy) == origin.answers
+        copy.backup.export(lines)
     with elsewhere.with_policy(cache_dir=str(tmp_path / "another")).open("home") as home:
         home.backup.import_from(lines)
         assert answers(home) == origin.answers

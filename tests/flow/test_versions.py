@@ -19,6 +19,7 @@ from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, Once, counted, read_blob
 from support.errors import raises_code
+from support.threads import threads_running
 
 COLOURS = ("red", "green", "blue", "amber", "violet")
 
@@ -216,17 +217,12 @@ def test_readers_see_one_version_or_another_while_it_is_rolled_back_and_forth(tm
                 if len(seen) != 1 or len(hits) != len(names):
                     mixed.append((seen, len(hits)))
 
-    readers = [threading.Thread(target=read) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    try:
-        with ground.open() as kb:
+    with threads_running(*[read] * 4), ground.open() as kb:
+        try:
             for number in itertools.islice(itertools.cycle([red, green]), 40):
                 kb.versions.rollback(number)
-    finally:
-        done.set()
-        for reader in readers:
-            reader.join()
+        finally:
+            done.set()
     assert mixed == []
 
 

@@ -10,7 +10,7 @@ from pair.auth.keys import KeyFile
 from pair.auth.rules import Scope
 from pair.clock import SystemClock
 from support.command import Workplace, write_files
-from support.served import Served
+from support.served import Served, error_of
 
 
 def foreign_keys(folder: Path, scope: Scope = "admin", name: str = "keys.json") -> str:
@@ -85,7 +85,7 @@ def test_a_file_that_is_swapped_under_a_server_lets_nobody_in(tmp_path: Path) ->
         author = foreign_keys(workplace.folder, name="swapped.json")
         (workplace.folder / ".pair" / "swapped.json").replace(path)
         refused = server.get("/rag/docs", key=author)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "E404")
+        assert error_of(refused) == (503, "E404")
         assert str(tmp_path) not in refused.text
         assert server.get("/healthz").status_code == 200
 

@@ -7,7 +7,7 @@ from pair.app.http.openapi import EXAMPLES
 from pair.errors import AccessError, NotFoundError
 from pair.values import Document
 from support.errors import raises_code
-from support.served import Keyed, Served
+from support.served import Keyed, Served, error_of
 
 
 def painted(server: Served, kb_id: str) -> None:
@@ -80,7 +80,7 @@ def test_what_is_not_there_is_refused(
     plain: Served, method: str, path: str, value: object, status: int, code: str
 ) -> None:
     refused = plain.get(path) if method == "GET" else plain.post(path, value)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
+    assert error_of(refused) == (status, code)
 
 
 def test_only_an_admin_goes_back_and_everybody_else_is_told_that_they_may_not(keyed: Keyed) -> None:

@@ -1,6 +1,7 @@
 """Small real parts for an engine: settings for a folder, an embedder and a store that count what they are asked."""
 
 import dataclasses
+import json
 import os
 import threading
 from collections import Counter
@@ -151,6 +152,19 @@ class Ground:
 
     def cached_files(self, suffix: str) -> list[Path]:
         return sorted(self.cache.rglob(f"*{suffix}"))
+
+
+def manifest_of(ground: Ground, kb_id: str = "default") -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(read_blob(ground.blobs(), f"{kb_id}.duckdb.manifest.json"))
+    return value
+
+
+def folders_of(ground: Ground) -> set[str]:
+    return {blob.key.rpartition("/")[0] for blob in ground.blobs().list("default.duckdb.shards/")}
+
+
+def live_folders_of(ground: Ground) -> set[str]:
+    return {shard["key"] for shard in manifest_of(ground)["shards"]}
 
 
 def numbered(count: int, *, begin: int = 0) -> list[Document]:

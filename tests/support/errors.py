@@ -2,20 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 import pytest
 
 from pair.errors import PairError
 
-Kind = TypeVar("Kind", bound=PairError)
-
 
 @contextlib.contextmanager
-def raises_code(
-    code: str,
-    kind: type[Kind] = PairError,  # type: ignore[assignment]
-) -> Iterator[pytest.ExceptionInfo[Kind]]:
+def raises_code(code: str, kind: type[PairError] = PairError) -> Iterator[pytest.ExceptionInfo[PairError]]:
     """Assert that the block raises an error of this kind with this code."""
     with pytest.raises(kind) as caught:
         yield caught

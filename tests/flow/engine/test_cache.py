@@ -11,9 +11,9 @@ import pytest
 import pair
 from pair.engine.settings import EngineSettings
 from pair.values import Document
-from support.engine_parts import Ground, all_ids, ids_of, numbered, stats_of
-from support.engine_state import live_folders_of
+from support.engine_parts import Ground, all_ids, ids_of, live_folders_of, numbered, stats_of
 from support.errors import code_of, raises_code
+from support.threads import run_together, threads_running
 
 TESTS = Path(__file__).parents[2]
 
@@ -137,14 +137,9 @@ def test_eviction_under_eight_readers_hurts_none_of_them(many: Ground) -> None:
             except BaseException as fault:  # noqa: BLE001
                 faults.append(fault)
 
-        readers = [threading.Thread(target=read) for _ in range(8)]
-        sweeper = threading.Thread(target=sweep)
-        for thread in (*readers, sweeper):
-            thread.start()
-        for thread in readers:
-            thread.join()
-        done.set()
-        sweeper.join()
+        with threads_running(sweep):
+            run_together(*[read] * 8)
+            done.set()
     assert faults == []
     assert answers == [expected] * (8 * 15)
 

@@ -10,8 +10,7 @@ from pair.engine.write.prepare import Batch, split_batches
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
 from pair.values import Document, GraphRows
-from support.engine_parts import Ground, all_ids, ids_of, numbered, stats_of
-from support.engine_state import folders_of, live_folders_of, manifest_of
+from support.engine_parts import Ground, all_ids, folders_of, ids_of, live_folders_of, manifest_of, numbered, stats_of
 
 
 def graph_rows(ground: Ground) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:

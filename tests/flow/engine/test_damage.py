@@ -6,8 +6,17 @@ from pathlib import Path
 import pytest
 
 from pair.kb.kb import KnowledgeBase
-from support.engine_parts import Ground, all_ids, flip_a_bit, ids_of, numbered, stats_of, truncate
-from support.engine_state import live_folders_of, manifest_of
+from support.engine_parts import (
+    Ground,
+    all_ids,
+    flip_a_bit,
+    ids_of,
+    live_folders_of,
+    manifest_of,
+    numbered,
+    stats_of,
+    truncate,
+)
 from support.errors import code_of, raises_code
 
 DAMAGES: dict[str, Callable[[Path], None]] = {"truncated": truncate, "flipped": flip_a_bit, "missing": Path.unlink}
