@@ -126,10 +126,11 @@ def test_a_packed_file_beside_an_archive_is_not_unpacked_without_end(
         (gzip.compress(b"a tar"), "a gzip file"),
         (b"", "an empty file"),
         (b"nothing that is known", "it is not a whole zip archive"),
+        (zip_of({"../evil": "x"}), "path leads out of the archive"),
     ],
-    ids=["page", "page with comment", "xml", "json", "gzip", "empty", "else"],
+    ids=["page", "page with comment", "xml", "json", "gzip", "empty", "else", "hostile"],
 )
-def test_a_download_that_is_no_archive_is_named_by_its_address_and_what_it_is(
+def test_a_download_that_is_no_safe_archive_is_named_by_its_address_and_what_it_is(
     workplace: Workplace, server: Server, body: bytes, words: str
 ) -> None:
     url = server.add("/handbook.zip", body, checksum=False)

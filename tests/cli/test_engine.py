@@ -181,12 +181,6 @@ def test_documents_get_a_graph_or_none_as_the_command_says(project: Workplace) -
 # ── search ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_search_prints_hits_for_people(filled: Workplace) -> None:
-    done = filled.pair("search", "how do I undo and roll back?").succeeds()
-    assert done.stdout.startswith(" 1. ")
-    assert "notes/deep/rollback.md  Rolling back" in done.stdout.splitlines()[0]
-
-
 def test_search_prints_results_for_programs(filled: Workplace) -> None:
     value = filled.pair("search", "castle moat", "-k", "2", "--json").json
     assert value.keys() >= {"kb_id", "query", "search_mode", "partial", "results"}
@@ -215,11 +209,6 @@ def test_search_is_narrowed_by_filters_and_distance(filled: Workplace) -> None:
     assert found(filled, "A castle has a moat.", "-k", "10", "--max-distance", "0.1") == {"faq/3"}
     assert found(filled, "castle", "-k", "10", "--max-distance", "0") == set()
     assert found(filled, "castle", "-k", "10", "--exact") == found(filled, "castle", "-k", "10")
-
-
-def test_a_search_that_finds_nothing_says_so(filled: Workplace) -> None:
-    done = filled.pair("search", "castle", "--filter", "year<1900")
-    assert (done.status, done.stdout) == (0, "nothing found\n")
 
 
 def test_searches_that_cannot_be_asked_are_refused(filled: Workplace) -> None:
@@ -269,18 +258,6 @@ def test_docs_are_listed_by_owner(filled: Workplace) -> None:
     assert filled.pair("sync").status == 0
     assert listed(filled, "--owner", "sync") == ["synced.md"]
     assert len(listed(filled, "--owner", "ingest")) == 6
-
-
-def test_a_document_is_shown_as_text_and_as_json(filled: Workplace) -> None:
-    assert filled.pair("docs", "get", "faq/3").stdout == "A castle has a moat.\n"
-    value = filled.pair("docs", "get", "faq/3", "--json").json
-    assert (value["id"], value["text"], value["owner"], value["chunks"]) == (
-        "faq/3",
-        "A castle has a moat.",
-        "ingest",
-        1,
-    )
-    filled.pair("docs", "get", "faq/9", "--json").fails(1, "E214")
 
 
 def test_docs_are_deleted_by_id_filter_and_owner(filled: Workplace) -> None:
@@ -337,14 +314,6 @@ def test_a_sweep_of_no_cache_is_no_error(workplace: Workplace) -> None:
 
 
 # ── status ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_status_says_what_is_stored(filled: Workplace) -> None:
-    told = filled.pair("status").succeeds()
-    assert any(line.startswith("stored       6 documents in 1 shard, ") for line in told.stdout.splitlines())
-    stored = filled.pair("status", "--json").json["stored"]
-    assert (stored["documents"], stored["shards"], stored["kb_id"]) == (6, 1, "default")
-    assert stored["embedder"] == "ngram-384-v1"
 
 
 def test_status_without_a_store_is_no_error(workplace: Workplace) -> None:

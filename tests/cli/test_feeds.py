@@ -182,12 +182,6 @@ def test_an_update_asks_the_feed_again_and_a_pinned_version_stays(workplace: Wor
     assert (workplace.folder / "pinned" / "page.md").read_text() == "1.1.0"
 
 
-def test_an_update_where_nothing_is_installed_asks_no_feed(workplace: Workplace, server: Server) -> None:
-    feed = published(workplace, server, "1.0.0")
-    assert workplace.pair("update", "--source", feed, "--json").error_code == "E012"
-    assert server.received == []
-
-
 def test_a_relative_feed_is_recorded_so_that_it_is_found_again(workplace: Workplace, tmp_path: Path) -> None:
     publish(workplace, "1.0.0")
     workplace.pair("install", tmp_path / "target", "--source", "./dist/releases.json").succeeds()

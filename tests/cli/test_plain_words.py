@@ -133,14 +133,18 @@ def test_a_folder_that_may_not_be_written_is_no_matter_of_space(workplace: Workp
     assert "Free space" not in done.stderr
 
 
-def test_a_local_archive_is_not_downloaded_again(workplace: Workplace) -> None:
+def test_a_local_archive_that_differs_from_its_checksum_is_refused_and_not_downloaded_again(
+    workplace: Workplace,
+) -> None:
     write_zip(workplace.folder / "kb.zip", SMALL_KB)
     write_files(workplace.folder, {"kb.zip.sha256": f"{'0' * 64}  kb.zip\n"})
     for arguments in (["install", "--source", "./kb.zip"], ["verify", "kb.zip"]):
         done = workplace.pair(*arguments)
+        assert (done.status, "Code: E006" in done.stderr) == (2, True)
         assert "KB checksum validation failed" in done.stderr
         assert "Get the file and its .sha256 again from the publisher" in done.stderr
         assert "ownload" not in done.stderr
+    assert not workplace.target.exists()
 
 
 def test_a_private_address_is_refused_with_the_setting_that_allows_it(workplace: Workplace) -> None:

@@ -76,22 +76,19 @@ def test_the_default_url_replaces_the_release_feed(workplace: Workplace, server:
     assert workplace.cached_entries() == [sha256(url.encode())]
 
 
-def test_a_feed_without_a_release_is_a_download_error(workplace: Workplace, server: Server) -> None:
-    workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url("")).fails(2, "E005")
-
-
-@pytest.mark.parametrize("name", [None, 7])
-def test_a_feed_with_an_asset_without_a_name_is_a_download_error(
-    workplace: Workplace, server: Server, name: object
-) -> None:
-    feed = add_release(server, zip_of(SMALL_KB))
-    path = next(path for path in server.pages if path.endswith("/latest"))
-    server.pages[path].body = json.dumps({"tag_name": "v1", "assets": [{"name": name}]}).encode()
-    assert workplace.pair("install", "--json", **feed).error_code == "E005"
-
-
-def test_a_feed_that_is_not_json_is_a_download_error(workplace: Workplace, server: Server) -> None:
-    server.pages["/repos/foomakers/pair/releases/latest"] = Page(b"<html>")
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        b"<html>",
+        b'{"tag_name": "v1", "assets": [{"name": null}]}',
+        b'{"tag_name": "v1", "assets": [{"name": 7}]}',
+    ],
+    ids=["no release", "not JSON", "an asset without a name", "a number as a name"],
+)
+def test_a_feed_without_a_release_is_a_download_error(workplace: Workplace, server: Server, body: bytes | None) -> None:
+    if body is not None:
+        server.pages["/repos/foomakers/pair/releases/latest"] = Page(body)
     workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url("")).fails(2, "E005")
 
 
@@ -185,11 +182,14 @@ def test_a_download_reached_while_offline_is_e007(workplace: Workplace) -> None:
     assert not workplace.target.parent.exists()
 
 
+@pytest.mark.parametrize("command", ["install", "update"])
 @pytest.mark.parametrize(
     ("source", "code"), [("./missing", "E003"), ("invalid", "E004"), ("", "E004")], ids=["path", "name", "empty"]
 )
-def test_an_update_tells_first_what_is_wrong_with_the_source(workplace: Workplace, source: str, code: str) -> None:
-    assert workplace.pair("update", "--source", source, "--json").error_code == code
+def test_what_is_wrong_with_the_source_is_told_first(
+    workplace: Workplace, command: str, source: str, code: str
+) -> None:
+    workplace.pair(command, "--source", source, "--json").fails(1, code)
 
 
 @pytest.mark.rule("source-4")
@@ -208,10 +208,6 @@ def test_a_home_is_meant_by_a_tilde_in_the_settings(workplace: Workplace) -> Non
     home = Path(workplace.environment["HOME"])
     assert read_files(home / "kb") == SMALL_KB_BYTES
     assert "README.md" in (home / "index.txt").read_text()
-
-
-def test_an_empty_source_is_refused_rather_than_taken_for_none(workplace: Workplace) -> None:
-    workplace.pair("install", "--source", "", "--json").fails(1, "E004")
 
 
 @pytest.mark.rule("source-21")

@@ -8,11 +8,12 @@ import pty
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from support.command import PAIR, Workplace, read_files, write_files
+from support.command import PAIR, Workplace, file_states, read_files, write_files
 from support.model_server import EMPTY, NONSENSE, Answer, ModelServer
 from support.server import Page, Server
 
@@ -53,14 +54,6 @@ def with_model(server: ModelServer) -> dict[str, str]:
     }
 
 
-def whole_folder(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {
-        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith(".lock")
-    }
-
-
 @pytest.mark.rule("sync-5")
 @pytest.mark.rule("sync-54")
 @pytest.mark.parametrize("command", ["sync", "init-kb", "init_kb"])
@@ -83,7 +76,7 @@ def test_a_second_run_over_nothing_new_reads_calls_requests_and_writes_nothing(
         first = project.pair("sync", "--json", **variables)
         assert (first.json["added"], first.json["model_calls"]) == (4, 4)
         asked, calls = len(server.received), model.calls
-        before = whole_folder(project.folder / ".pair")
+        before = file_states(project.folder / ".pair", without=".lock")
         # Whatever is opened below the sources folder shows up in the trace.
         trace = project.folder.parent / "trace"
         command: list[str | Path] = [
@@ -93,7 +86,9 @@ def test_a_second_run_over_nothing_new_reads_calls_requests_and_writes_nothing(
             "trace=openat,open",
             "-o",
             trace,
-            *_pair_command("sync", "--json"),
+            *PAIR,
+            "sync",
+            "--json",
         ]
         environment = project.environment | variables
         done = subprocess.run(command, cwd=project.folder, env=environment, check=True, capture_output=True, text=True)
@@ -102,11 +97,7 @@ def test_a_second_run_over_nothing_new_reads_calls_requests_and_writes_nothing(
         opened = trace.read_text(errors="replace")
         assert not any(name in opened for name in ("deploy.md", "rollback.md", "notes.txt"))
         assert (len(server.received), model.calls) == (asked, calls)
-        assert whole_folder(project.folder / ".pair") == before
-
-
-def _pair_command(*arguments: str) -> list[str]:
-    return [*PAIR, *arguments]
+        assert file_states(project.folder / ".pair", without=".lock") == before
 
 
 @pytest.mark.rule("sync-20")
@@ -402,7 +393,7 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(project: Workplace, serv
     write_files(project.target, {"deploy.md": "# Changed\n", "new.md": "# New\n"})
     (project.target / "notes.txt").unlink()
     write_links(project, server.url("/page"))
-    before = whole_folder(project.folder)
+    before = file_states(project.folder, without=".lock")
     with ModelServer() as model:
         plan = project.pair("sync", "--dry-run", "--json", **with_model(model)).json
         assert model.calls == 0
@@ -415,7 +406,7 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(project: Workplace, serv
     assert plan["removed"] == ["notes.txt"]
     assert plan["model_calls"] == 3
     assert plan["tokens"] > 0
-    assert whole_folder(project.folder) == before
+    assert file_states(project.folder, without=".lock") == before
     assert server.received == []
 
 
@@ -470,22 +461,17 @@ def test_two_syncs_beside_one_that_ticks_never_overlap_and_lose_nothing(project:
     """Two at a time would ask the model twice about one source."""
     with ModelServer() as model:
         variables = with_model(model) | {"PAIR__KB__RUNTIME_REFRESH_TICK_SECONDS": "0.2"}
-        watching = project.start("sync", "--watch", "--json", **variables)
-        try:
-            assert next_report(watching, "added")["added"] == 3
+        with watching(project, variables) as process:
+            assert next_report(process, "added")["added"] == 3
             for batch in range(3):
                 for number in range(20):
                     hidden = project.target / f".{batch}-{number}"
                     hidden.write_text(f"# Page {number} of batch {batch}\n")
                     hidden.replace(project.target / f"page-{batch}-{number}.md")
                 running = [project.start("sync", "--json", **variables) for _ in range(2)]
-                for process in running:
-                    _, stderr = process.communicate(timeout=120)
-                    assert process.returncode == 0, stderr
-        finally:
-            watching.send_signal(signal.SIGINT)
-            watching.communicate(timeout=60)
-        assert watching.returncode == 0
+                for other in running:
+                    _, stderr = other.communicate(timeout=120)
+                    assert other.returncode == 0, stderr
         assert project.pair("sync", "--json", **variables).json["unchanged"] == 63
         assert model.calls == 63
     assert len(state_of(project)) == 63
@@ -494,8 +480,7 @@ def test_two_syncs_beside_one_that_ticks_never_overlap_and_lose_nothing(project:
 
 @pytest.mark.rule("sync-7")
 def test_watching_reacts_to_files_links_and_a_replaced_folder(project: Workplace) -> None:
-    process = project.start("sync", "--watch", "--json")
-    try:
+    with watching(project) as process:
         assert next_report(process, "added")["added"] == 3
         write_files(project.target, {"new.md": "# New\n"})
         assert next_report(process, "added")["added"] == 1
@@ -506,8 +491,18 @@ def test_watching_reacts_to_files_links_and_a_replaced_folder(project: Workplace
         assert next_report(process, "added")["added"] == 1
         write_links(project, "http://127.0.0.1:9/")
         assert next_report(process, "failed")["failed"] == 1
+
+
+@contextlib.contextmanager
+def watching(
+    project: Workplace, variables: Mapping[str, str] | None = None, end: signal.Signals = signal.SIGINT
+) -> Iterator["subprocess.Popen[str]"]:
+    """`pair sync --watch --json` during the block; at its end it is told to end, and does so."""
+    process = project.start("sync", "--watch", "--json", **(variables or {}))
+    try:
+        yield process
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         process.communicate(timeout=60)
     assert process.returncode == 0
 
@@ -524,39 +519,28 @@ def next_report(process: "subprocess.Popen[str]", key: str) -> dict[str, int]:
 @pytest.mark.rule("sync-7")
 @pytest.mark.parametrize("number", [1, 2], ids=["first run", "second run"])
 def test_a_change_during_a_run_is_noticed_after_it(project: Workplace, number: int) -> None:
-    with ModelServer() as model:
-        process = project.start("sync", "--watch", "--json", **with_model(model))
-        try:
-            if number == 2:
-                assert next_report(process, "added")["added"] == 3
-            calls = model.calls
-            model.answers.extend([Answer(text="A page.", delay_seconds=1)] * 3)
-            write_files(project.target, {name: f"# Other\n\n{name}\n" for name in PAGES})
-            while model.calls == calls:
-                assert process.poll() is None
-            write_files(project.target, {"meanwhile.md": "# Meanwhile\n"})
-            if number == 1:
-                assert next_report(process, "added")["added"] == 3
-            # A tick takes five minutes, so that only a notice can bring it.
-            assert next_report(process, "added")["added"] == 1
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
-    assert process.returncode == 0
+    with ModelServer() as model, watching(project, with_model(model), signal.SIGTERM) as process:
+        if number == 2:
+            assert next_report(process, "added")["added"] == 3
+        calls = model.calls
+        model.answers.extend([Answer(text="A page.", delay_seconds=1)] * 3)
+        write_files(project.target, {name: f"# Other\n\n{name}\n" for name in PAGES})
+        while model.calls == calls:
+            assert process.poll() is None
+        write_files(project.target, {"meanwhile.md": "# Meanwhile\n"})
+        if number == 1:
+            assert next_report(process, "added")["added"] == 3
+        # A tick takes five minutes, so that only a notice can bring it.
+        assert next_report(process, "added")["added"] == 1
 
 
 @pytest.mark.rule("sync-7")
 def test_watching_reacts_to_a_folder_behind_a_link(project: Workplace) -> None:
     (project.folder / "linked").symlink_to(project.target)
-    process = project.start("sync", "--watch", "--json", PAIR__KB__SOURCES_DIR="linked")
-    try:
+    with watching(project, {"PAIR__KB__SOURCES_DIR": "linked"}) as process:
         assert next_report(process, "added")["added"] == 3
         write_files(project.target, {"new.md": "# New\n"})
         assert next_report(process, "added")["added"] == 1
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
@@ -640,7 +624,7 @@ def test_every_name_of_sync_has_help_with_an_example(workplace: Workplace, comma
     assert f"pair {command} --dry-run" in workplace.pair(command, "--help").stdout
 
 
-def test_status_tells_what_is_installed_and_how_the_sources_stand(project: Workplace) -> None:
+def test_status_of_a_project_in_which_nothing_was_done_yet(project: Workplace) -> None:
     assert project.pair("status", "--json").json == {
         "installed": None,
         "sync": {
@@ -654,12 +638,6 @@ def test_status_tells_what_is_installed_and_how_the_sources_stand(project: Workp
         },
         "stored": None,
     }
-    write_files(project.folder / "kb", PAGES)
-    project.pair("install", "--source", "./kb", "--force")
-    project.pair("sync")
-    told = project.pair("status").stdout
-    assert "installed    kb, 3 files" in told
-    assert "synced       3 files" in told
 
 
 def test_a_page_with_a_login_form_a_wrong_charset_or_no_type_is_still_text(project: Workplace, server: Server) -> None:
@@ -682,10 +660,7 @@ def test_the_whole_way_from_package_to_index(workplace: Workplace) -> None:
     workplace.pair("install", "--source", "./kb.zip")
     assert workplace.pair("sync", "--json").json["added"] == 3
     assert read_files(workplace.target).keys() == PAGES.keys()
-    assert RECORD_NAME not in index_of(workplace)
-
-
-RECORD_NAME = ".pair-install.jsonl"
+    assert ".pair-install.jsonl" not in index_of(workplace)
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,6 @@ def tea(workplace: Workplace) -> Workplace:
     return workplace
 
 
-def test_versions_are_listed_the_newest_first_and_the_current_one_is_marked(tea: Workplace) -> None:
-    lines = tea.pair("versions").stdout.splitlines()
-    assert [line.split()[:2] for line in lines] == [["*", "2"], ["1", lines[1].split()[1]]]
-    assert all(line.endswith("1 document, documents stored") for line in lines)
-    told = tea.pair("versions", "--json").json
-    assert [(each["version"], each["current"]) for each in told["versions"]] == [(2, True), (1, False)]
-
-
 def test_the_past_is_searched_and_asked(tea: Workplace) -> None:
     for at, words in ((("--at", "1"), "at four"), ((), "at five")):
         assert words in tea.pair("search", "when is tea served", *at).stdout

@@ -428,29 +428,21 @@ def test_server_that_never_answers_is_given_up() -> None:
     assert error.explanation.startswith("The server did not answer in time.")
 
 
-def test_server_that_fails_is_told() -> None:
+@pytest.mark.parametrize(
+    ("status", "name", "code", "explanation"),
+    [
+        (503, b"SlowDown", "E206", "The server answered 503 Service Unavailable (SlowDown)."),
+        (507, b"XMinioStorageFull", "E010", ""),
+        (403, b"RequestTimeTooSkewed", "E206", "The clock of this machine is too far from that of the server"),
+    ],
+    ids=["it fails", "it is full", "it does not accept the clock"],
+)
+def test_what_a_server_answers_instead_is_told(status: int, name: bytes, code: str, explanation: str) -> None:
     with PageServer() as server:
-        server.pages["/blobs/x/key"] = Reply(status=503, body=b"<Error><Code>SlowDown</Code></Error>")
-        store = quick(server.url(""))
-        with pytest.raises(errors.StorageError) as raised:
-            store.get("key")
-        assert raised.value.explanation.startswith("The server answered 503 Service Unavailable (SlowDown).")
-
-
-def test_full_store_is_told_as_such() -> None:
-    with PageServer() as server:
-        server.pages["/blobs/x/key"] = Reply(status=507, body=b"<Error><Code>XMinioStorageFull</Code></Error>")
-        with raises_code("E010", errors.StorageError):
+        server.pages["/blobs/x/key"] = Reply(status=status, body=b"<Error><Code>" + name + b"</Code></Error>")
+        with raises_code(code, errors.StorageError) as raised:
             quick(server.url("")).get("key")
-
-
-def test_a_clock_that_the_store_does_not_accept_is_told_as_such() -> None:
-    with PageServer() as server:
-        body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
-        server.pages["/blobs/x/key"] = Reply(status=403, body=body)
-        with raises_code("E206", errors.StorageError) as raised:
-            quick(server.url("")).get("key")
-        assert raised.value.explanation.startswith("The clock of this machine is too far from that of the server")
+    assert raised.value.explanation.startswith(explanation)
 
 
 def through(proxy: BadProxy, s3: S3Server, prefix: str) -> ObjectStore:

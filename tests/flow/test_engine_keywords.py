@@ -133,13 +133,6 @@ def test_damaged_keywords_are_fetched_again_or_named(tmp_path: Path, damage: Cal
         found(ground, "number")
 
 
-def test_a_document_that_did_not_change_stays_as_it_is(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(5))
-        assert kb.upsert(numbered(5)).unchanged == 5
-
-
 def test_the_number_of_rows_is_that_of_the_vectors(many: Ground) -> None:
     with many.open() as kb:
         vector = np.ones(16).tolist()

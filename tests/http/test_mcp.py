@@ -351,12 +351,6 @@ def test_other_methods_and_other_kinds_of_bodies_are_refused(plain: Served):
     assert elsewhere.status_code == 403
 
 
-def test_it_is_left_out_of_the_description_and_named_in_it(plain: Served):
-    document = plain.get("/openapi.json").json()
-    assert "/mcp" not in document["paths"]
-    assert "/mcp" in document["info"]["description"]
-
-
 # ── who may ────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -99,6 +99,15 @@ def write_files(folder: Path, files: dict[str, str | bytes]) -> Path:
     return folder
 
 
+def file_states(folder: Path, *, without: str = "") -> dict[str, tuple[bytes, int]]:
+    """Return the content and the time of every file below a folder. `without`: how names end that are left out."""
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file() and not (without and path.name.endswith(without))
+    }
+
+
 def read_files(folder: Path) -> dict[str, bytes]:
     """Every file below a folder but pair's record."""
     return {

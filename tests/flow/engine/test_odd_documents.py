@@ -88,13 +88,6 @@ def test_one_document_that_is_more_than_a_shard_should_hold_is_stored(many: Grou
         assert all_ids(kb) == ["large", "larger", "small"]
 
 
-@pytest.mark.parametrize("text", ["", " \n\t "])
-def test_a_document_without_text_is_refused(ground: Ground, text: str) -> None:
-    with ground.open() as kb:
-        assert code_of(lambda: kb.upsert([Document("blank", text)])) == "E213"
-        assert kb.stats() is None
-
-
 @pytest.mark.parametrize("text", ["", " \n\t ", "\ufeff", "\0"])
 def test_a_document_that_says_nothing_is_stored_if_it_can_be_found(ground: Ground, text: str) -> None:
     """By its vector, or by characters that nobody sees."""
