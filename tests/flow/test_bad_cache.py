@@ -59,8 +59,7 @@ def test_queries_go_on_when_the_cache_is_deleted_under_a_server(tmp_path: Path) 
             assert deleting.result() > 3
 
 
-def test_a_file_that_is_deleted_before_it_is_opened_is_fetched_again(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
+def test_a_file_that_is_deleted_before_it_is_opened_is_fetched_again(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert(numbered(9))
         expected = kb.search("rivers", limit=9)

@@ -19,11 +19,6 @@ from support.errors import raises_code
 MANIFEST = "default.duckdb.manifest.json"
 
 
-@pytest.fixture
-def many(tmp_path: Path) -> Ground:
-    return Ground(tmp_path, **MANY_SHARDS)
-
-
 def manifest_of(ground: Ground) -> Manifest:
     return from_bytes(read_blob(ground.blobs(), MANIFEST), MANIFEST)
 
@@ -66,8 +61,7 @@ QUERIES = ["item7", "rivers", "text about item3 -bridges", '"text number 5"', "i
 def test_scores_are_the_same_after_any_way_to_the_same_documents(tmp_path: Path) -> None:
     documents = [*numbered(24), Document("named", "Nothing else.", title="Zebra titled")]
     one = Ground(tmp_path / "one")
-    with one.open() as kb:
-        kb.upsert(documents)
+    one.fill(documents)
     many = Ground(tmp_path / "many", **MANY_SHARDS)
     with many.open() as kb:
         kb.upsert([*numbered(16, begin=18), Document("doc-0001", "item7 item7 was another text")])
@@ -84,8 +78,7 @@ def test_scores_are_the_same_after_any_way_to_the_same_documents(tmp_path: Path)
 
 
 def test_shards_without_keywords_find_nothing_until_they_are_compacted(many: Ground) -> None:
-    with many.open() as kb:
-        kb.upsert(numbered(24))
+    many.fill(numbered(24))
     expected = {query: found(many, query) for query in QUERIES[:5]}
     without_keywords(many)
     assert found(many, "item7") == {}
@@ -96,11 +89,9 @@ def test_shards_without_keywords_find_nothing_until_they_are_compacted(many: Gro
     assert {query: found(many, query) for query in QUERIES[:5]} == expected
 
 
-def test_a_write_takes_up_shards_without_keywords(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
+def test_a_write_takes_up_shards_without_keywords(ground: Ground) -> None:
     for begin in range(8):
-        with ground.open() as kb:
-            kb.upsert(numbered(1, begin=begin))
+        ground.fill(numbered(1, begin=begin))
         if begin == 3:
             without_keywords(ground)
     assert len(manifest_of(ground).shards) == 1
@@ -118,10 +109,8 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
-def test_damaged_keywords_are_fetched_again_or_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(5))
+def test_damaged_keywords_are_fetched_again_or_named(ground: Ground, damage: Callable[[Path], None]) -> None:
+    ground.fill(numbered(5))
     expected = found(ground, "number")
     [cached] = ground.cached_files(".keywords")
     damage(cached)

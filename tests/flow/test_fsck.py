@@ -168,8 +168,7 @@ def test_a_copy_that_is_damaged_itself_is_not_used(ground: Ground, expected: lis
 
 def test_a_file_is_put_back_from_another_shard_that_has_the_same(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(5))
+    ground.fill(numbered(5))
     with ground.open(embedder=MirroredEmbedder()) as kb:
         kb.maintenance.reembed()  # all but the vectors is as it was, and the former shard is still there
         shutil.rmtree(ground.cache)
@@ -218,8 +217,7 @@ def _live_numbers() -> set[str]:
 
 def test_after_a_re_embedding_the_former_vectors_are_not_taken_for_the_new(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(40))
+    ground.fill(numbered(40))
     with ground.open(embedder=MirroredEmbedder()) as kb:
         kb.maintenance.reembed()
         kb.maintenance.collect(grace_seconds=0)
@@ -295,8 +293,7 @@ def test_a_copy_of_a_write_that_was_never_published_is_not_taken_for_the_manifes
 
 def test_a_manifest_without_any_copy_is_told_to_be_lost(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     manifest_of(ground).unlink()
     [fault] = fsck(ground, repair=True).faults
     assert (fault.reason, fault.remedy, fault.is_repaired) == ("it is missing", "", False)

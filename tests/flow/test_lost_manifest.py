@@ -121,10 +121,8 @@ def test_a_marker_left_behind_by_a_killed_first_write_does_not_hide_a_second_ver
 
 def test_a_new_kb_starts_and_leaves_no_marker(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open("one") as kb:
-        kb.upsert(numbered(2))
-    with ground.open("one.more") as kb:
-        kb.upsert(numbered(2))
+    ground.fill(numbered(2), "one")
+    ground.fill(numbered(2), "one.more")
     assert not [info.key for info in ground.blobs().list("") if "first-write" in info.key]
 
 

@@ -162,8 +162,7 @@ def test_a_rollback_to_another_embedder_is_not_undone_by_a_re_embedding_that_beg
     tmp_path: Path, workers: Workers, step: str
 ) -> None:
     ground = Ground(tmp_path, keep_versions=10)
-    with ground.open(embedder=CountingEmbedder(24)) as kb:
-        kb.upsert(pages(3))
+    ground.fill(pages(3), embedder=CountingEmbedder(24))
     with ground.open(embedder=CountingEmbedder()) as kb:
         kb.maintenance.reembed()
         process = workers.start(reembedding(ground, step))

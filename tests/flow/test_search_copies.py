@@ -31,8 +31,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Ground]:
     grounds = {}
     for count in (FEW, MANY):
         grounds[count] = Ground(tmp_path_factory.mktemp("crowded"), compaction_enabled=False)
-        with grounds[count].open() as kb:
-            kb.upsert(copies(count))
+        grounds[count].fill(copies(count))
     return grounds
 
 

@@ -123,10 +123,8 @@ def test_a_link_that_an_update_removed_is_gone_at_once(ground: Ground) -> None:
 
 @pytest.fixture
 def half(ground: Ground) -> Ground:
-    with ground.open() as kb:
-        kb.upsert([*CHAIN, *OTHERS[:6]])
-    with ground.with_policy(graph="off").open() as kb:
-        kb.upsert(OTHERS[6:])
+    ground.fill([*CHAIN, *OTHERS[:6]])
+    ground.with_policy(graph="off").fill(OTHERS[6:])
     return ground
 
 

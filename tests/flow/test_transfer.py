@@ -276,8 +276,7 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path: Path, damage: s
 
 def test_a_failed_export_leaves_no_file_and_the_old_one(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     folder = tmp_path / "backups"
     folder.mkdir()
     (folder / "backup.jsonl").write_bytes(b"the last one")

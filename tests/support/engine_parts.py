@@ -138,6 +138,11 @@ class Ground:
     def open(self, kb_id: str = "default", **more: Any) -> KnowledgeBase:
         return open_kb(kb_id, settings=self.settings, **more)
 
+    def fill(self, documents: Iterable[Document], kb_id: str = "default", **more: Any) -> None:
+        """Store documents with a KB that is closed again."""
+        with self.open(kb_id, **more) as kb:
+            kb.upsert(documents)
+
     def with_policy(self, **changes: Any) -> "Ground":
         engine = dataclasses.replace(self.settings.engine, **changes)
         other = Ground(self.folder)

@@ -20,8 +20,7 @@ TESTS = Path(__file__).parents[2]
 
 @pytest.mark.rule("engine-19")
 def test_a_budget_smaller_than_one_shard_cannot_be_met(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     tight = ground.with_policy(cache_max_bytes=100)
     with tight.open() as kb, raises_code("E205") as caught:
         kb.search("rivers")

@@ -71,8 +71,7 @@ def spoil_one_shard(ground: Ground, damage: Callable[[Path], None], suffix: str)
 def test_when_the_only_shard_is_damaged_in_the_store_the_error_names_it(
     ground: Ground, damage: Callable[[Path], None]
 ) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     spoilt = spoil_one_shard(ground, damage, ".search")
     with ground.open() as kb, raises_code("E207") as caught:
         kb.search("rivers")
@@ -120,8 +119,7 @@ def test_a_filter_that_cannot_be_asked_of_a_shard_makes_a_partial_answer(
 def test_listing_getting_and_writing_name_a_shard_whose_ids_are_lost(
     ground: Ground, damage: Callable[[Path], None]
 ) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     spoilt = spoil_one_shard(ground, damage, ".ids")
     with ground.open() as kb:
         attempts: list[Callable[[], object]] = [
@@ -151,8 +149,7 @@ def test_compaction_of_a_damaged_shard_publishes_nothing(many: Ground, damage: C
 
 
 def test_a_shard_that_was_put_back_answers_again(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     path = ground.stored_files(".search")[0]
     content = path.read_bytes()
     spoil_one_shard(ground, flip_a_bit, ".search")
@@ -163,8 +160,7 @@ def test_a_shard_that_was_put_back_answers_again(ground: Ground) -> None:
 
 
 def test_a_manifest_that_is_damaged_is_an_error_that_names_it(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     blobs = ground.blobs()
     blobs.put("default.duckdb.manifest.json", b"{}")
     with ground.open() as kb:

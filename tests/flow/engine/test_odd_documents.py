@@ -174,8 +174,7 @@ def test_vectors_of_another_size_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.rule("engine-20")
 def test_another_embedder_is_refused_and_told_which_one_it_should_be(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(2))
+    ground.fill(numbered(2))
     for other in (CountingEmbedder(name="another-v1"), CountingEmbedder(dimension=32)):
         with ground.open(embedder=other) as kb:
             for act in (lambda: kb.upsert(numbered(3)), lambda: kb.search("rivers")):

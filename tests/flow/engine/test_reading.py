@@ -104,8 +104,7 @@ def test_hits_that_are_equally_near_come_in_the_order_of_their_names(many: Groun
 
 @pytest.mark.rule("engine-3")
 def test_an_unchanged_manifest_is_not_read_again(many: Ground) -> None:
-    with many.open() as kb:
-        kb.upsert(numbered(30))
+    many.fill(numbered(30))
     store, requests = counted(many.blobs())
     with many.open(store=store) as kb:
         kb.search("rivers", exact=True)
@@ -116,14 +115,12 @@ def test_an_unchanged_manifest_is_not_read_again(many: Ground) -> None:
         kb.stats()
         kb.documents(limit=1)
         assert set(requests.counts) <= {"get_if_changed", "download"}
-        with many.open() as other:
-            other.upsert(numbered(1, begin=30))
+        many.fill(numbered(1, begin=30))
         assert ids_of(kb.search("item30", limit=1)) == ["doc-0030"], "what another one wrote is seen at once"
 
 
 def test_a_cold_query_fetches_only_what_it_searches(many: Ground) -> None:
-    with many.open() as kb:
-        kb.upsert(numbered(30))
+    many.fill(numbered(30))
     store, requests = counted(many.blobs())
     with many.open(store=store) as kb:
         kb.search("rivers", exact=True, mode="vector")

@@ -62,8 +62,7 @@ def test_a_summary_is_kept_as_it_is_and_shown_without_blank_lines(project: Proje
 @pytest.mark.rule("sync-40")
 def test_the_state_has_these_fields_at_the_top(project: Project) -> None:
     project.write("a.md", "text")
-    project.clock.advance(0.25)
-    project.run()
+    project.run(after=0.25)
     state = project.state
     assert isinstance(state["schema_version"], int)
     assert state["generated_at"] == text_at(0.25)
