@@ -30,8 +30,7 @@ def documents(told: dict[str, object]) -> dict[str, str]:
 
 def test_two_versions_are_compared_with_their_entries(kitchen: Workplace) -> None:
     numbers = [each["version"] for each in kitchen.pair("versions", "--json").json["versions"]]
-    shown = kitchen.pair("diff", str(numbers[-1]))
-    assert shown.status == 1
+    shown = kitchen.pair("diff", str(numbers[-1])).exits(1)
     assert shown.stdout.startswith(f"default@{numbers[-1]} → default@{numbers[0]}: 1 added, 1 removed, 1 changed\n")
     blocks = shown.stdout.split("\n\n")[1:]
     assert [block.splitlines()[0] for block in blocks] == ["A cake.md", "D soup.md", "M tea.md"]

@@ -222,10 +222,7 @@ def test_searches_that_cannot_be_asked_are_refused(filled: Workplace) -> None:
 
 
 def test_a_kb_that_is_not_there_comes_with_what_to_do(workplace: Workplace) -> None:
-    done = workplace.pair("search", "castle")
-    assert done.status == 1
-    assert "E201" in done.stderr
-    assert "pair ingest" in done.stderr
+    workplace.pair("search", "castle").exits(1).says("E201", "pair ingest")
     assert not (workplace.folder / ".pair").exists(), "looking makes nothing"
 
 

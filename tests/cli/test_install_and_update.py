@@ -46,10 +46,7 @@ def test_install_refuses_to_overwrite_a_file_it_did_not_install(workplace: Workp
     write_files(workplace.folder / "kb", SMALL_KB)
     write_files(workplace.target, {"README.md": "mine", "notes.md": "mine too"})
     before = file_states(workplace.target)
-    done = workplace.pair("install", "--source", "./kb")
-    assert done.status == 4
-    assert "Code: E011" in done.stderr
-    assert "README.md" in done.stderr
+    done = workplace.pair("install", "--source", "./kb").exits(4).says("Code: E011", "README.md")
     assert "pair update" not in done.stderr
     assert file_states(workplace.target) == before
 
@@ -207,10 +204,7 @@ def test_update_of_nothing_is_an_error_that_names_install_and_asks_no_server(
     write_files(workplace.folder / "kb", SMALL_KB)
     api = {"PAIR__SOURCES__GITHUB_API_URL": server.url("")}
     for source in ([], ["--source", "./kb"], ["--source", server.url("/releases.json")]):
-        done = workplace.pair("update", *source, **api)
-        assert done.status == 1
-        assert "Code: E012" in done.stderr
-        assert "pair install" in done.stderr
+        workplace.pair("update", *source, **api).exits(1).says("Code: E012", "pair install")
     assert server.received == []
     assert not workplace.target.exists()
 
@@ -504,9 +498,7 @@ def test_a_read_only_file_stops_the_whole_update(workplace: Workplace) -> None:
     (workplace.target / "README.md").chmod(0o444)
     before = file_states(workplace.target)
     write_files(kb, {"README.md": "# Second\n", "a-new.md": "new", "guides/deploy.md": "changed"})
-    done = workplace.pair("update")
-    assert done.status == 3
-    assert "the file is read-only" in done.stderr
+    workplace.pair("update").exits(3).says("the file is read-only")
     assert file_states(workplace.target) == before
 
 

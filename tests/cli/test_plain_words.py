@@ -107,8 +107,7 @@ def test_of_a_server_that_does_not_answer_it_is_said_that_it_is_waited_for(workp
 
 def test_an_empty_folder_is_not_told_to_install_itself(workplace: Workplace) -> None:
     (workplace.folder / "empty").mkdir()
-    done = workplace.pair("install", "--source", "./empty")
-    assert "the source has no files" in done.stderr
+    done = workplace.pair("install", "--source", "./empty").says("the source has no files")
     assert "pair install" not in done.stderr
     assert "Install one first: pair install" in workplace.pair("verify", "empty").stderr
 
@@ -117,8 +116,7 @@ def test_records_of_a_folder_that_vanished_are_said_to_be_kept(workplace: Workpl
     write_files(workplace.target, {"a.md": "# A\n"})
     workplace.pair("sync")
     workplace.target.rename(workplace.folder / "moved")
-    done = workplace.pair("sync")
-    assert "synced: nothing; what is recorded of these sources is kept" in done.stderr
+    done = workplace.pair("sync").says("synced: nothing; what is recorded of these sources is kept")
     assert "no sources" not in done.stderr
 
 
@@ -149,8 +147,7 @@ def test_a_local_archive_that_differs_from_its_checksum_is_refused_and_not_downl
 
 def test_a_private_address_is_refused_with_the_setting_that_allows_it(workplace: Workplace) -> None:
     write_files(workplace.folder / ".pair", {"links.txt": "http://127.0.0.1:9/a\n"})
-    done = workplace.pair("sync")
-    assert "127.0.0.1 is a loopback address; kb.allow_private_addresses: true allows it" in done.stderr
+    workplace.pair("sync").says("127.0.0.1 is a loopback address; kb.allow_private_addresses: true allows it")
 
 
 def test_a_model_that_cannot_be_reached_is_told_in_plain_words(workplace: Workplace) -> None:
@@ -160,8 +157,7 @@ def test_a_model_that_cannot_be_reached_is_told_in_plain_words(workplace: Workpl
         "PAIR__AI__RETRIES": "0",
         "PAIR__AI__MODEL": "m",
     }
-    done = workplace.pair("sync", **model)
-    assert "Connection refused" in done.stderr
+    done = workplace.pair("sync", **model).says("Connection refused")
     assert_plain(done.stderr)
 
 

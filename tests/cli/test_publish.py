@@ -103,8 +103,7 @@ def test_the_same_bytes_again_are_nothing_to_do(workplace: Workplace) -> None:
     assert done.json["is_new"] is False
     after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (workplace.folder / "dist").iterdir()}
     assert after == before
-    again = workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook")
-    assert "nothing to do" in again.stderr
+    workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook").says("nothing to do")
 
 
 def test_other_bytes_for_a_version_are_refused_and_change_nothing(workplace: Workplace) -> None:

@@ -98,8 +98,7 @@ def test_when_the_feed_is_away_the_cached_release_is_installed_and_said_so(
     variables = add_release(server, zip_of(SMALL_KB))
     workplace.pair("install", "first", **variables)
     del server.pages["/repos/foomakers/pair/releases/latest"]
-    done = workplace.pair("install", "second", **variables).succeeds()
-    assert "using cached release 1.2.3" in done.stderr
+    workplace.pair("install", "second", **variables).succeeds().says("using cached release 1.2.3")
     assert read_files(workplace.folder / "second") == SMALL_KB_BYTES
 
 
@@ -139,8 +138,7 @@ def test_a_local_path_is_used_as_it_is(workplace: Workplace, offline: tuple[str,
 @pytest.mark.parametrize("flag", ["--offline", "--no-kb"])
 def test_offline_without_a_source_is_e001_even_in_a_monorepo(workplace: Workplace, command: str, flag: str) -> None:
     write_files(workplace.folder / MONOREPO, SMALL_KB)
-    done = workplace.pair(command, flag)
-    assert done.status == 1
+    done = workplace.pair(command, flag).exits(1)
     assert done.stderr.startswith("Error: --offline requires --source with local filesystem path\n")
     assert "Code: E001" in done.stderr
     assert done.stdout == ""
@@ -150,8 +148,7 @@ def test_offline_without_a_source_is_e001_even_in_a_monorepo(workplace: Workplac
 @pytest.mark.parametrize("command", ["install", "update"])
 @pytest.mark.parametrize("source", ["http://127.0.0.1:9/kb.zip", "https://example.com/kb.zip", "git@host:o/r.git"])
 def test_offline_with_a_remote_source_is_e002(workplace: Workplace, command: str, source: str) -> None:
-    done = workplace.pair(command, "--offline", "--source", source)
-    assert done.status == 1
+    done = workplace.pair(command, "--offline", "--source", source).exits(1)
     assert done.stderr.startswith("Error: Cannot use --offline with remote URL\n\n--offline requires")
 
 
@@ -159,8 +156,7 @@ def test_offline_with_a_remote_source_is_e002(workplace: Workplace, command: str
 def test_a_bare_name_is_e004_and_suggests_the_path_when_it_exists(workplace: Workplace) -> None:
     assert "Did you mean" not in workplace.pair("install", "--source", "kb").stderr
     write_files(workplace.folder / "kb", SMALL_KB)
-    done = workplace.pair("install", "--source", "kb")
-    assert done.status == 1
+    done = workplace.pair("install", "--source", "kb").exits(1)
     assert done.stderr.startswith("Error: Invalid source format: kb\n")
     assert "./kb" in done.stderr
 
@@ -233,8 +229,7 @@ def test_diagnostics_tell_what_was_looked_at_and_chosen_and_why(workplace: Workp
     "arguments", [["--bogus"], ["install", "--bogus"], ["nosuch"], ["verify"], ["package"]], ids=" ".join
 )
 def test_a_usage_error_exits_1(workplace: Workplace, arguments: list[str]) -> None:
-    done = workplace.pair(*arguments)
-    assert done.status == 1
+    done = workplace.pair(*arguments).exits(1)
     assert done.stderr.startswith("Error: ")
     assert "--help" in done.stderr
     workplace.pair(*arguments, "--json").fails(1, "E402")
@@ -248,5 +243,4 @@ def test_shared_options_stand_before_or_after_the_command(workplace: Workplace) 
 
 
 def test_without_arguments_the_help_is_shown(workplace: Workplace) -> None:
-    done = workplace.pair().succeeds()
-    assert "Commands:" in done.stdout
+    workplace.pair().succeeds().prints("Commands:")

@@ -46,8 +46,7 @@ def test_a_version_that_is_not_kept_is_refused(tea: Workplace, command: tuple[st
 
 
 def test_an_answer_of_the_past_is_refused_where_it_is_not_kept_or_not_known(tea: Workplace) -> None:
-    refused = tea.pair("ask", "When is tea served?", "--at", "7", "--json")
-    assert refused.status == 1
+    refused = tea.pair("ask", "When is tea served?", "--at", "7", "--json").exits(1)
     assert refused.json["error"]["code"] == "NOT_FOUND"
     assert tea.pair("ask", "When?", "--at", "1", "--librarian", "catalogue", "--json").error_code == "E402"
 

@@ -485,11 +485,8 @@ def test_documents_that_sources_still_have_are_stored_anew(synced: Workplace, pa
     for each in pattern.split():
         for path in shard_files(synced, each):
             path.unlink()
-    found = synced.pair("fsck")
-    assert found.status == 5
-    assert "can be repaired from the synced sources" in found.stdout
-    done = synced.pair("fsck", "--repair")
-    assert "repaired from the synced sources" in done.stdout
+    synced.pair("fsck").exits(5).prints("can be repaired from the synced sources")
+    done = synced.pair("fsck", "--repair").prints("repaired from the synced sources")
     assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before
     assert done.status == 5  # for nobody can go back
     assert "version 1 needs a shard that is lost" in done.stdout
@@ -506,10 +503,7 @@ def test_documents_of_others_are_not_dropped_for_those_that_sources_have(synced:
     shutil.rmtree(synced.folder / ".pair" / "cache")
     for path in [*shard_files(synced, "*.search"), *shard_files(synced, "*.duckdb")]:
         path.unlink()
-    done = synced.pair("fsck", "--repair")
-    assert done.status == 5
-    assert "for 5 of 6 documents" in done.stdout
-    assert "lost: mine.md" in done.stdout
+    synced.pair("fsck", "--repair").exits(5).prints("for 5 of 6 documents", "lost: mine.md")
     assert synced.pair("search", "item3", "--json").json["results"][0]["id"] == "3.md"
     assert ["mine.md"] in [fault["ids"] for fault in synced.pair("fsck", "--json").json["faults"]]  # not dropped
     assert synced.pair("fsck", "--repair", "--drop-lost").status == 0

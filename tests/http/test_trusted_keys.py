@@ -56,8 +56,7 @@ def test_the_command_adds_no_key_to_a_file_that_came_with_the_folder(workplace: 
 
 def test_keys_are_shown_before_they_are_trusted(workplace: Workplace) -> None:
     foreign_keys(workplace.folder)
-    shown = workplace.pair("trust", "--show")
-    assert ".pair/keys.json (not trusted) lets in:\n  author: admin, all KBs" in shown.stdout
+    workplace.pair("trust", "--show").prints(".pair/keys.json (not trusted) lets in:\n  author: admin, all KBs")
     done = workplace.pair("trust", "--yes", "--json")
     assert (done.status, done.json["keys_file"]["trusted"]) == (0, True)
     assert [key["name"] for key in workplace.pair("keys", "list", "--json").json["keys"]] == ["author"]

@@ -33,6 +33,21 @@ class Outcome:
         assert self.status == 0, self.stdout + self.stderr
         return self
 
+    def exits(self, status: int) -> "Outcome":
+        """Assert that the command exited with this status."""
+        assert self.status == status, self.stdout + self.stderr
+        return self
+
+    def says(self, *words: str) -> "Outcome":
+        """Assert that all of this is on standard error."""
+        assert [each for each in words if each not in self.stderr] == [], self.stderr
+        return self
+
+    def prints(self, *words: str) -> "Outcome":
+        """Assert that all of this is on standard output."""
+        assert [each for each in words if each not in self.stdout] == [], self.stdout
+        return self
+
     def fails(self, status: int, code: str) -> "Outcome":
         """Assert that the command, run with `--json`, exited with this status and this error code."""
         assert (self.status, self.error_code) == (status, code), self.stdout + self.stderr
