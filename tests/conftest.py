@@ -8,7 +8,7 @@ import pytest
 
 pytest.register_assert_rewrite("pair.testing")  # before anything below imports it
 
-from support.clocks import Origin  # noqa: E402
+from support.clocks import Origin, Subscription  # noqa: E402
 from support.command import Workplace  # noqa: E402
 from support.model_server import ModelServer  # noqa: E402
 from support.s3_server import S3Server, running_s3  # noqa: E402
@@ -44,6 +44,11 @@ def elsewhere(tmp_path: Path) -> Workplace:
 def server() -> Iterator[Server]:
     with Server() as running:
         yield running
+
+
+@pytest.fixture
+def subscription(origin: Origin, elsewhere: Workplace, server: Server) -> Subscription:
+    return Subscription(origin, elsewhere, server)
 
 
 @pytest.fixture

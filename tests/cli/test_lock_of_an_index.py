@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.clocks import Origin, files_of
+from support.clocks import CHANGED, Origin, files_of
 from support.command import Workplace, write_files
-
-CHANGED = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from support.clocks import QUERIES, TOPICS, Origin, hits_of, pages
+from support.clocks import CHANGED, QUERIES, TOPICS, Origin, hits_of, pages
 from support.command import Workplace, write_files
 from support.server import Page, Server
 
@@ -12,7 +12,7 @@ def test_what_did_not_come_with_the_package_stays(origin: Origin, elsewhere: Wor
     write_files(elsewhere.folder, {"mine.jsonl": json.dumps({"id": "mine", "text": "Water clocks drip."})})
     assert elsewhere.pair("ingest", "mine.jsonl").status == 0
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
-    changed = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    changed = origin.package("1.1.0", **CHANGED)
     assert elsewhere.pair("update", "--offline", "--source", changed).status == 0
     listed = {each["id"] for each in elsewhere.pair("docs", "list", "--json").json["documents"]}
     assert listed == {"mine", *pages()}
@@ -76,7 +76,7 @@ def test_a_file_that_left_the_package_leaves_the_engine_with_it(origin: Origin, 
 def test_an_update_can_be_rolled_back_by_the_version_of_the_package(origin: Origin, elsewhere: Workplace) -> None:
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
     before = hits_of(elsewhere, "sundials", "--exact")
-    changed = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    changed = origin.package("1.1.0", **CHANGED)
     assert elsewhere.pair("update", "--offline", "--source", changed).status == 0
     after = hits_of(elsewhere, "sundials", "--exact")
     assert after != before
@@ -128,7 +128,7 @@ def test_after_an_update_without_an_index_no_version_claims_the_package_before(
 ) -> None:
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
     before = hits_of(elsewhere, "sundials", "--exact")
-    write_files(origin.folder, pages(**{"sundials.md": "# Sundials\n\nThey want the sun.\n"}))
+    write_files(origin.folder, pages(**CHANGED))
     origin.workplace.pair("package", origin.folder, "-o", "bare.zip", "--version", "2.0.0").succeeds()
     assert elsewhere.pair("update", "--offline", "--source", origin.workplace.folder / "bare.zip").status == 0
     assert elsewhere.pair("sync", "--json").json["stored"] == 1
@@ -161,7 +161,7 @@ def test_a_package_whose_version_is_a_number_is_found_where_no_version_has_that_
 ) -> None:
     assert elsewhere.pair("install", "--offline", "--source", origin.package("2024")).status == 0
     before = hits_of(elsewhere, "sundials", "--exact")
-    changed = origin.package("1", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    changed = origin.package("1", **CHANGED)
     assert elsewhere.pair("update", "--offline", "--source", changed).status == 0
     assert labels(elsewhere) == [("install", "clocks 1"), ("install", "clocks 2024")]
     after = hits_of(elsewhere, "sundials", "--exact")

@@ -11,7 +11,7 @@ import pytest
 
 from pair import Settings, errors
 from pair.kb.package_index import open_package
-from support.clocks import Origin, files_of, installed_from, pages, put_up, refit, rewritten
+from support.clocks import CHANGED, Origin, files_of, installed_from, pages, put_up, refit, rewritten
 from support.command import Workplace, write_files
 from support.errors import raises_code
 from support.server import Server
@@ -117,7 +117,7 @@ def test_an_archive_whose_directory_lies_is_refused_from_a_file_and_over_ranges_
     origin: Origin, elsewhere: Workplace, server: Server, spoil: Callable[[bytes, int], bytes]
 ) -> None:
     installed_from(elsewhere, server, origin.package("1.0.0"))
-    package = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    package = origin.package("1.1.0", **CHANGED)
     with zipfile.ZipFile(package) as opened:
         start = opened.start_dir
     package.write_bytes(spoil(package.read_bytes(), start))

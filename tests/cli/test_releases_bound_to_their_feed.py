@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.clocks import Origin
+from support.clocks import Subscription
 from support.command import Workplace, read_files
 from support.kbs import sha256
 from support.minisign import Keys, make_keys
@@ -72,17 +72,15 @@ def test_an_archive_without_a_manifest_is_no_release(workplace: Workplace, serve
     workplace.pair("install", "--source", serve(server, dist), "--json").fails(5, "E027")
 
 
-def test_parts_of_another_release_are_refused_too(origin: Origin, elsewhere: Workplace, server: Server) -> None:
-    origin.publish("1.0.0")
-    assert elsewhere.pair("install", "--source", serve(server, origin.dist)).status == 0
-    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    value = feed_in(origin.dist)
+def test_parts_of_another_release_are_refused_too(subscription: Subscription) -> None:
+    subscription.install_and_publish()
+    feed = subscription.server.pages["/kbs/releases.json"]
+    value = json.loads(feed.body)
     value["kbs"]["clocks"]["releases"][-1]["version"] = "1.2.0"
-    (origin.dist / "releases.json").write_text(json.dumps(value))
-    serve(server, origin.dist)
-    before = read_files(elsewhere.target)
-    elsewhere.pair("update", "--json").fails(5, "E027")
-    assert read_files(elsewhere.target) == before
+    feed.body = json.dumps(value).encode()
+    before = read_files(subscription.elsewhere.target)
+    subscription.elsewhere.pair("update", "--json").fails(5, "E027")
+    assert read_files(subscription.elsewhere.target) == before
 
 
 @pytest.mark.parametrize("command", ["install", "update"])

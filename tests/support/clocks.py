@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.command import Workplace, read_files, write_files
+from support.command import Outcome, Workplace, read_files, write_files
+from support.releases import serve
 from support.server import Page, Server
 
 TOPICS = ("sundials", "hourglasses", "pendulums", "chronometers", "calendars", "almanacs")
@@ -16,6 +17,9 @@ MANY_SHARDS = {
     "PAIR__ENGINE__SHARD_TRIGGER_VECTOR_ROWS": "4",
     "PAIR__ENGINE__MAX_VECTOR_ROWS_PER_SHARD": "1",
 }
+
+CHANGED = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
+"""What is another in version 1.1.0."""
 
 
 def pages(**changes: str) -> dict[str, str | bytes]:
@@ -47,6 +51,40 @@ class Origin:
 
     def search(self, query: str, kb: str = "clocks", *more: str) -> list[Any]:
         return hits_of(self.workplace, query, "--kb", kb, *more)
+
+
+class Subscription:
+    """A workplace elsewhere that installs and updates what an origin offers on a host of static files."""
+
+    def __init__(self, origin: Origin, elsewhere: Workplace, server: Server) -> None:
+        self.origin, self.elsewhere, self.server = origin, elsewhere, server
+
+    def install(self) -> Path:
+        """Install version 1.0.0 from the address of an archive, and return the package."""
+        package = self.origin.package("1.0.0")
+        installed_from(self.elsewhere, self.server, package)
+        return package
+
+    def offer(self, **manners: Any) -> Path:
+        """Put version 1.1.0 up at the same address, and return the package."""
+        package = self.origin.package("1.1.0", **CHANGED)
+        put_up(self.server, package, **manners)
+        return package
+
+    def install_and_publish(self) -> None:
+        """Install version 1.0.0 from a feed, which then has version 1.1.0 too."""
+        self.origin.publish("1.0.0")
+        self.elsewhere.pair("install", "--source", serve(self.server, self.origin.dist)).succeeds()
+        self.origin.publish("1.1.0", **CHANGED)
+        serve(self.server, self.origin.dist)
+        self.server.sent_bytes.clear()
+
+    def update(self, *more: str, **variables: str) -> Outcome:
+        return self.elsewhere.pair("update", *more, **variables).succeeds()
+
+    def assert_finds_the_same(self) -> None:
+        for query in ("the sun", QUERIES[0]):
+            assert hits_of(self.elsewhere, query, "--exact") == self.origin.search(query, "clocks", "--exact")
 
 
 def hits_of(workplace: Workplace, query: str, *more: str) -> list[Any]:
