@@ -3,14 +3,13 @@
 import hashlib
 import json
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.clocks import Origin, files_of, refit, shards_in
+from support.clocks import Origin, contents_of, files_of, refit, shards_in
 from support.command import Workplace
 from support.hostile_shards import change_rows, change_section
 
@@ -32,8 +31,7 @@ def package(made: Path, tmp_path: Path) -> Path:
 
 def change_packaged(package: Path, role: str, change: Callable[[bytes], bytes]) -> None:
     """Change a file of the one shard, and everything that names it."""
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist()}
+    contents = contents_of(package)
     index: dict[str, Any] = json.loads(contents[INDEX])
     [shard] = index["shards"]
     suffix = {"rows": ".duckdb"}.get(role, f".{role}")
@@ -101,8 +99,7 @@ def test_a_document_that_is_read_in_another_way_here_is_left_out_and_that_is_sai
     page = "<html><body><p>Sailors tell of astrolabes.</p></body></html>"
     package = origin.package("1.0.0", **{"astrolabes.html": page})
 
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist()}
+    contents = contents_of(package)
     contents["astrolabes.html"] = page.replace("tell of", "write of").encode()
     refit(package, contents, json.loads(contents["manifest.json"]))
     elsewhere.pair("install", "--offline", "--source", package).succeeds().says("astrolabes.html")

@@ -11,7 +11,7 @@ import pytest
 
 from pair import Settings, errors
 from pair.kb.package_index import open_package
-from support.clocks import CHANGED, Origin, files_of, installed_from, pages, put_up, refit, rewritten
+from support.clocks import CHANGED, Origin, contents_of, files_of, installed_from, pages, put_up, refit, rewritten
 from support.command import Workplace, write_files
 from support.errors import raises_code
 from support.server import Server
@@ -68,8 +68,7 @@ def test_an_index_that_does_not_fit_is_refused_and_nothing_changes(
 
 def test_a_shard_that_was_tampered_with_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist()}
+    contents = contents_of(package)
     name = next(each for each in contents if each.endswith(".search"))
     contents[name] = contents[name][:-1] + bytes([contents[name][-1] ^ 1])
     with zipfile.ZipFile(package, "w") as made:
@@ -83,8 +82,7 @@ def test_a_shard_that_was_tampered_with_is_refused_and_nothing_changes(origin: O
 
 def test_a_file_in_the_place_of_the_shards_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist() if "/shards/" not in name}
+    contents = {name: content for name, content in contents_of(package).items() if "/shards/" not in name}
     value = json.loads(contents["manifest.json"])
     contents[".pair-index/shards"] = b"none"
     refit(package, contents, value | {"files": {name: {} for name in contents if name != "manifest.json"}})
@@ -153,8 +151,7 @@ def test_a_package_that_no_install_would_unpack_is_not_opened_for_reading_either
 
 def test_a_package_of_a_newer_schema_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist()}
+    contents = contents_of(package)
     value = json.loads(contents["manifest.json"])
     refit(package, contents, value | {"schema_version": 2})
     refused(elsewhere, package, "E018")

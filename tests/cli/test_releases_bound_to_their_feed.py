@@ -83,6 +83,12 @@ def test_parts_of_another_release_are_refused_too(subscription: Subscription) ->
     assert read_files(subscription.elsewhere.target) == before
 
 
+def withdraw_the_latest(workplace: Workplace, server: Server) -> None:
+    value = feed_in(workplace.folder / "dist")
+    del value["kbs"]["handbook"]["releases"][-1]
+    server.pages["/kbs/releases.json"].body = json.dumps(value).encode()
+
+
 @pytest.mark.parametrize("command", ["install", "update"])
 @pytest.mark.parametrize("wanted", ["#handbook", "#handbook@1.9.0"], ids=["latest", "pinned"])
 def test_an_older_version_is_installed_only_when_forced(
@@ -90,9 +96,7 @@ def test_an_older_version_is_installed_only_when_forced(
 ) -> None:
     feed = published(workplace, server, "1.9.0", "1.10.0")
     assert workplace.pair("install", "--source", f"{feed}#handbook").status == 0
-    value = feed_in(workplace.folder / "dist")
-    del value["kbs"]["handbook"]["releases"][-1]
-    server.pages["/kbs/releases.json"].body = json.dumps(value).encode()
+    withdraw_the_latest(workplace, server)
     before = read_files(workplace.target)
     done = workplace.pair(command, "--source", feed + wanted, "--json").fails(4, "E028")
     assert (done.json["error"]["details"]["installed"], done.json["error"]["details"]["offered"]) == ("1.10.0", "1.9.0")
@@ -105,9 +109,7 @@ def test_an_older_version_is_installed_only_when_forced(
 def test_an_update_that_names_no_source_does_not_go_back_either(workplace: Workplace, server: Server) -> None:
     feed = published(workplace, server, "1.0.0", "1.1.0")
     assert workplace.pair("install", "--source", f"{feed}#handbook").status == 0
-    value = feed_in(workplace.folder / "dist")
-    del value["kbs"]["handbook"]["releases"][-1]
-    server.pages["/kbs/releases.json"].body = json.dumps(value).encode()
+    withdraw_the_latest(workplace, server)
     assert workplace.pair("update", "--json").error_code == "E028"
 
 

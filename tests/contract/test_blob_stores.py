@@ -33,6 +33,7 @@ from support.engine_parts import read_blob
 from support.errors import raises_code
 from support.page_server import PageServer, Reply
 from support.ports import free_ports
+from support.processes import let_begin, run_at_once, start_ready
 from support.s3_server import SECRET_KEY, S3Server
 
 NUMBERS = itertools.count()
@@ -212,28 +213,8 @@ for _ in range(rounds):
 """
 
 
-def started(program: str, *arguments: object) -> "subprocess.Popen[str]":
-    """Everything is loaded; it begins when it is sent a line."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
 def test_eight_processes_count_together_and_lose_nothing(tmp_path: Path) -> None:
-    processes = [started(COUNTER, tmp_path, 40) for _ in range(8)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate(timeout=120)
-        assert process.returncode == 0
+    run_at_once(*[start_ready(COUNTER, tmp_path, 40) for _ in range(8)])
     assert read_blob(LocalStore(tmp_path), "counter.txt") == b"320"
     assert staged_files(tmp_path) == []
 
@@ -254,11 +235,9 @@ for number in numbers:
 
 @pytest.mark.parametrize("after_writes", [1, 2, 5, 9])
 def test_killed_writer_leaves_a_whole_blob_and_no_lock(tmp_path: Path, after_writes: int) -> None:
-    process = started(WRITER, tmp_path)
-    assert process.stdin is not None
+    process = start_ready(WRITER, tmp_path)
+    let_begin(process)
     assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
     for _ in range(after_writes):
         process.stdout.readline()
     process.send_signal(signal.SIGKILL)
@@ -287,7 +266,7 @@ LocalStore(Path(sys.argv[1])).upload("blob.txt", source)
 def test_what_a_living_writer_stages_is_left_alone_and_what_a_dead_one_staged_is_removed(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    process = started(STALLED, tmp_path / "store", pipe)
+    process = start_ready(STALLED, tmp_path / "store", pipe)
     with pipe.open("wb", buffering=0) as source:  # opens when the writer reads from the other end
         source.write(b"half of it")
         while not (tmp_path / "store" / ".pair-store" / "staged").is_dir() or not staged_files(tmp_path / "store"):

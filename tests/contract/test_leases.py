@@ -2,8 +2,6 @@
 
 import itertools
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -24,6 +22,7 @@ from pair.testing.lease_suite import LeaseSuite
 from support.engine_parts import counted
 from support.errors import raises_code
 from support.ports import free_ports
+from support.processes import run_at_once, start_ready
 from support.redis_server import PASSWORD, RedisServer, running_redis
 from support.s3_server import S3Server
 
@@ -192,25 +191,7 @@ def test_processes_never_hold_one_blob_lease_together(tmp_path: Path) -> None:
 def race(url: str, folder: Path, *, count: int, rounds: int) -> None:
     """Each process counts in a file that only the holder may touch."""
     (folder / "count").write_text("0")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, url, str(folder), str(number), str(rounds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(count)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate(timeout=120)
-    assert [process.returncode for process in processes] == [0] * count
+    run_at_once(*[start_ready(WORKER, url, folder, number, rounds) for number in range(count)])
     assert (folder / "count").read_text() == str(count * rounds)
     assert (folder / "fences").read_text().split() == [str(fence + 1) for fence in range(count * rounds)]
 

@@ -150,11 +150,17 @@ def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path) -> No
 # ── a re-embedding ─────────────────────────────────────────────────────────────────────────────────
 
 
-def reembedding(ground: Ground, step: str) -> Job:
+def roll_back_during_a_re_embedding(ground: Ground, workers: Workers, step: str, kb: KnowledgeBase) -> None:
+    """Another process re-embeds, and stands still at a step while the KB is rolled back."""
     options: dict[str, Any] = {"chunker": "seed", "graph": "off", "embedding_dimension": DIMENSION, "keep_versions": 10}
     places = {"store": str(ground.store), "cache_dir": str(ground.cache)}
     at = (step, 1, int(signal.SIGSTOP))
-    return Job("default", options | places, [("reembed", None)], str(ground.folder / "log"), at=at, mirrored=True)
+    job = Job("default", options | places, [("reembed", None)], str(ground.folder / "log"), at=at, mirrored=True)
+    process = workers.start(job)
+    assert workers.wait(process) == signal.SIGSTOP
+    kb.versions.rollback(1)
+    os.kill(process, signal.SIGCONT)
+    assert workers.wait(process) == 0
 
 
 @pytest.mark.parametrize("step", ["embed", "lease"])
@@ -165,11 +171,7 @@ def test_a_rollback_to_another_embedder_is_not_undone_by_a_re_embedding_that_beg
     ground.fill(pages(3), embedder=CountingEmbedder(24))
     with ground.open(embedder=CountingEmbedder()) as kb:
         kb.maintenance.reembed()
-        process = workers.start(reembedding(ground, step))
-        assert workers.wait(process) == signal.SIGSTOP
-        kb.versions.rollback(1)
-        os.kill(process, signal.SIGCONT)
-        assert workers.wait(process) == 0
+        roll_back_during_a_re_embedding(ground, workers, step, kb)
     assert [each.error for each in read_log(ground.folder / "log")] == ["E236"]
     with ground.open(embedder=CountingEmbedder(24)) as kb:
         assert kb.versions.list()[0].made_by == "rollback"
@@ -187,11 +189,7 @@ def test_a_rollback_of_documents_is_taken_up_by_a_re_embedding_that_began_before
     with ground.open() as kb:
         kb.upsert(pages(3))
         kb.upsert([*pages(2, "then"), Document("late", "Not here for long.")])
-        process = workers.start(reembedding(ground, "lease"))
-        assert workers.wait(process) == signal.SIGSTOP
-        kb.versions.rollback(1)
-        os.kill(process, signal.SIGCONT)
-        assert workers.wait(process) == 0
+        roll_back_during_a_re_embedding(ground, workers, "lease", kb)
     assert [each.error for each in read_log(ground.folder / "log")] == [""]
     with ground.open(embedder=MirroredEmbedder()) as kb:
         assert texts_in(kb) == texts_of(pages(3))

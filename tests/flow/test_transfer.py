@@ -94,6 +94,13 @@ def answers(kb: KnowledgeBase) -> list[Any]:
     ]
 
 
+def exported_from(ground: Ground, documents: list[Document], **how: Any) -> Path:
+    """What a KB with these documents exports."""
+    with ground.open() as kb:
+        kb.upsert(documents)
+        return exported(kb, ground.folder / "backup.jsonl", **how)
+
+
 def exported(kb: KnowledgeBase, path: Path, **how: Any) -> Path:
     kb.backup.export(path, **how)
     return path
@@ -161,9 +168,7 @@ def test_without_vectors_texts_are_embedded_where_they_were_cut(ground: Ground, 
 
 
 def test_an_import_adds_and_replaces_by_id(ground: Ground, elsewhere: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(10))
-        file = exported(kb, ground.folder / "backup.jsonl")
+    file = exported_from(ground, numbered(10))
     with elsewhere.open() as copy:
         copy.upsert([Document("mine", "My own text."), Document("doc-0001", "Older."), *numbered(3, begin=4)])
         done = copy.backup.import_from(file)
@@ -209,9 +214,7 @@ def test_another_embedder_is_refused_unless_texts_are_embedded_anew(origin: Orig
 
 
 def test_vectors_without_a_text_cannot_be_made_anew(ground: Ground, elsewhere: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert([Document("bare", "", vector=[1.0] * 16)])
-        file = exported(kb, ground.folder / "backup.jsonl")
+    file = exported_from(ground, [Document("bare", "", vector=[1.0] * 16)])
     with elsewhere.open(embedder=MirroredEmbedder()) as copy:
         with pytest.raises(errors.UsageError) as caught:
             copy.backup.import_from(file, embed=True)
@@ -219,9 +222,7 @@ def test_vectors_without_a_text_cannot_be_made_anew(ground: Ground, elsewhere: G
 
 
 def test_without_vectors_what_says_nothing_is_refused_too(ground: Ground, elsewhere: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert([Document("bare", "", vector=[1.0] * 16), *numbered(2)])
-        file = exported(kb, ground.folder / "texts.jsonl", vectors=False)
+    file = exported_from(ground, [Document("bare", "", vector=[1.0] * 16), *numbered(2)], vectors=False)
     with elsewhere.open() as copy, raises_code("E307", errors.UsageError):
         copy.backup.import_from(file)
 

@@ -121,10 +121,14 @@ def put_up(server: Server, package: Path, **manners: Any) -> None:
     server.pages["/clocks.zip.manifest.json"] = Page(beside)
 
 
+def contents_of(package: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(package) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
 def rewritten(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """The package with another index manifest, and everything else made to fit it, as an attacker would."""
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist()}
+    contents = contents_of(package)
     index = json.loads(contents[".pair-index/manifest.json"])
     change(index)
     index.pop("content_sha256")

@@ -1,8 +1,6 @@
 """The shards that were fetched: what is kept, and what goes."""
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from pair.engine.settings import EngineSettings
 from pair.values import Document
 from support.engine_parts import Ground, all_ids, ids_of, live_folders_of, numbered, stats_of
 from support.errors import code_of, raises_code
+from support.processes import run_at_once, start_ready
 from support.threads import run_together, threads_running
 
 TESTS = Path(__file__).parents[2]
@@ -165,26 +164,10 @@ def test_eviction_under_readers_in_other_processes_hurts_none_of_them(many: Grou
     with many.open() as kb:
         kb.upsert(numbered(30))
         expected = ids_of(kb.search("castles", limit=100, exact=True))
-    command = [sys.executable, "-c", READER, str(many.folder), ",".join(expected), "15"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    readers = [
-        subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    for reader in readers:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "ready\n"
-    outcomes = []
-    for reader in readers:
-        assert reader.stdin is not None
-        reader.stdin.write("\n")
-        reader.stdin.flush()
-    for reader in readers:
-        stdout, stderr = reader.communicate(timeout=120)
-        outcomes.append((reader.returncode, stdout, stderr))
-    assert [(status, stdout) for status, stdout, _ in outcomes] == [(0, "done\n")] * 2, outcomes
+    arguments = (many.folder, ",".join(expected), 15)
+    readers = [start_ready(READER, *arguments, environment=environment) for _ in range(2)]
+    assert run_at_once(*readers) == ["done\n"] * 2
 
 
 @pytest.mark.rule("engine-23")
