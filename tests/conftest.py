@@ -36,7 +36,6 @@ def origin(tmp_path: Path) -> Origin:
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Workplace:
     """Another machine, as far as pair can tell."""
-    (tmp_path / "elsewhere").mkdir()
     return Workplace(tmp_path / "elsewhere")
 
 

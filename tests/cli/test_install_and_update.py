@@ -456,6 +456,28 @@ def test_nothing_there_is_an_error_for(workplace: Workplace, command: str) -> No
         workplace.pair(command, path, "--json").fails(1, "E012")
 
 
+def test_files_below_too_many_folders_are_left_out_and_reported(workplace: Workplace) -> None:
+    write_files(workplace.folder / "kb", SMALL_KB)
+    deep = "/".join(["a"] * 1200)
+    os.makedirs(workplace.folder / "kb" / "a")  # noqa: PTH103 - as below
+    folder = os.open(workplace.folder / "kb" / "a", os.O_RDONLY)
+    for _ in range(1198):  # by descriptors: Python's own functions do not get so deep
+        os.mkdir("a", dir_fd=folder)
+        inner = os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("a", os.O_WRONLY | os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+    try:
+        done = workplace.pair("install", "--source", "./kb", "--json")
+        packaged = workplace.pair("package", "kb", "-o", "kb.zip", "--json")
+    finally:
+        subprocess.run(["rm", "-rf", workplace.folder / "kb"], check=True)
+    assert (done.status, packaged.status) == (0, 0), done.stdout + packaged.stdout
+    assert read_files(workplace.target) == SMALL_KB_BYTES
+    assert done.json["skipped"] == packaged.json["skipped"] == [{"path": deep, "reason": "below too many folders"}]
+
+
 # ── disks that are full, and files that cannot be written ──────────────────────────────────────────
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")

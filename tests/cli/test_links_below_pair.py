@@ -105,7 +105,6 @@ def test_a_link_at_any_place_below_pair_is_harmless(part: int, leads_to: str, te
     assert len(places) > 25
     for number, place in list(enumerate(places, start=KINDS.index(leads_to)))[part::4]:
         folder = tmp_path / str(number)
-        folder.mkdir()
         workplace = Workplace(folder)
         shutil.copytree(template, workplace.folder, dirs_exist_ok=True)
         write_files(workplace.folder, {"other.md": f"# Other\n\n{place}\n"})

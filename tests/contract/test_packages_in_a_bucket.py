@@ -23,12 +23,10 @@ def hits(place: Workplace, *more: str) -> list[Any]:
 
 
 def test_a_package_is_installed_and_updated_by_parts_into_a_store_in_a_bucket(
-    at_bucket: Workplace, tmp_path: Path
+    at_bucket: Workplace, elsewhere: Workplace, tmp_path: Path
 ) -> None:
     at_bucket.environment |= MANY_SHARDS
     published(at_bucket, "1.0.0", "They want nothing.")
-    (tmp_path / "elsewhere").mkdir()
-    elsewhere = Workplace(tmp_path / "elsewhere")
     elsewhere.environment |= at_bucket.environment | {"PAIR__ENGINE__STORE": "s3://blobs/indexed/store"}
     elsewhere.environment |= {"PAIR_KB_CACHE_DIR": str(tmp_path / "their-cache")}
     assert elsewhere.pair("install", "--source", f"{FEED}/releases.json").status == 0

@@ -23,7 +23,7 @@ from support.engine_parts import all_ids, engine_settings, ids_of, numbered
 from support.errors import raises_code
 from support.s3_server import S3Server
 from support.served import Served
-from support.torture import EXPECTED_STATUSES, revision_of, text_of, word_of
+from support.torture import EXPECTED_STATUSES, Book, revision_of, text_of, word_of
 
 ROUNDS = int(os.environ.get("PAIR_BAD_NETWORK_ROUNDS", "40"))
 SHARES: dict[Trouble, float] = {
@@ -157,18 +157,6 @@ def test_a_lease_that_arrives_corrupted_is_not_taken_from_its_holder(line: Line)
 
 
 # ── everything at once ─────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass
-class Book:
-    """Of one document: the revision that was acknowledged last (0: none), and those that were tried since."""
-
-    acknowledged: int = 0
-    tried: list[int] = dataclasses.field(default_factory=list)
-
-    @property
-    def possible(self) -> set[int]:
-        return {self.acknowledged, *self.tried}
 
 
 class Bystander:

@@ -49,7 +49,6 @@ def rooms(colour: str) -> dict[str, str | bytes]:
 @pytest.fixture
 def packages(tmp_path: Path) -> dict[str, Path]:
     """Two versions in which every document differs."""
-    (tmp_path / "origin").mkdir()
     origin = Workplace(tmp_path / "origin")
     origin.environment |= {
         "PAIR__ENGINE__SHARD_TRIGGER_VECTOR_ROWS": "8",

@@ -31,7 +31,6 @@ class Origin:
     """A project that makes packages of one folder, and keeps its store from one to the next."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir()
         self.workplace = Workplace(folder)
         self.workplace.environment |= MANY_SHARDS
         self.folder = self.workplace.folder / "clocks"

@@ -61,7 +61,7 @@ class Workplace:
         self.folder = folder / "project"
         self.cache = folder / "cache"
         self.target = self.folder / ".pair" / "knowledge"
-        self.folder.mkdir()
+        self.folder.mkdir(parents=True)
         self._wrapper: tuple[str, ...] = ()
         kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
         self.environment = kept | {
