@@ -172,8 +172,7 @@ def test_documents_get_a_graph_or_none_as_the_command_says(project: Workplace) -
     project.pair("search", "Rolling back", "--mode", "graph", "--json").fails(1, "E204")
     without = project.pair("search", "Rolling back", "--mode", "adaptive", "--json").json
     assert (without["mode_used"], without["reason"]) == ("hybrid", "there is no graph")
-    again = project.pair("ingest", "notes", "--graph", "--json", PAIR__ENGINE__GRAPH="off")
-    assert again.json["replaced"] == 3
+    assert project.pair("ingest", "notes", "--graph", "--json", PAIR__ENGINE__GRAPH="off").json["replaced"] == 3
     with_graph = project.pair("search", "Rolling back", "--mode", "graph", "--json").json
     assert (with_graph["mode_used"], with_graph["results"][0]["id"]) == ("graph", "notes/deep/rollback.md")
 
@@ -314,8 +313,7 @@ def test_a_sweep_of_no_cache_is_no_error(workplace: Workplace) -> None:
 
 
 def test_status_without_a_store_is_no_error(workplace: Workplace) -> None:
-    told = workplace.pair("status").succeeds()
-    assert "stored       nothing" in told.stdout.splitlines()
+    assert "stored       nothing" in workplace.pair("status").succeeds().stdout.splitlines()
     assert workplace.pair("status", "--json").json["stored"] is None
     assert not (workplace.folder / ".pair").exists(), "looking makes nothing"
 

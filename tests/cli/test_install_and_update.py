@@ -69,8 +69,7 @@ def test_force_overwrites_what_is_in_the_way_and_nothing_else(workplace: Workpla
 def test_install_puts_a_deleted_file_back(workplace: Workplace) -> None:
     install(workplace)
     (workplace.target / "README.md").unlink()
-    done = workplace.pair("install", "--source", "./kb", "--json")
-    assert done.json["added"] == ["README.md"]
+    assert workplace.pair("install", "--source", "./kb", "--json").json["added"] == ["README.md"]
 
 
 @pytest.mark.rule("source-27")
@@ -146,8 +145,7 @@ def test_a_folder_that_holds_own_files_does_not_become_a_file(workplace: Workpla
     write_files(workplace.target, {"other/own.md": "own"})
     shutil.rmtree(kb / "other")
     write_files(kb, {"other": "now a file", "more.md": "2"})
-    done = workplace.pair("update", "--json")
-    assert done.json["kept"] == [{"path": "other", "reason": "in the way"}]
+    assert workplace.pair("update", "--json").json["kept"] == [{"path": "other", "reason": "in the way"}]
     assert read_files(workplace.target) == {"other/own.md": b"own", "more.md": b"2"}
 
 

@@ -67,8 +67,7 @@ def test_a_lock_says_what_is_installed_to_the_byte(workplace: Workplace, locked:
 
 def test_the_same_state_gives_the_same_lock_and_leaves_the_file_alone(workplace: Workplace, locked: str) -> None:
     before = lock_of(workplace).stat().st_mtime_ns
-    again = workplace.pair("lock", "--json").succeeds()
-    assert again.json["is_changed"] is False
+    assert workplace.pair("lock", "--json").succeeds().json["is_changed"] is False
     assert lock_of(workplace).stat().st_mtime_ns == before
     content = lock_of(workplace).read_bytes()
     workplace.pair("install", "--force", "--source", f"{locked}#handbook").succeeds()

@@ -77,8 +77,7 @@ def test_a_package_is_published_as_it_is_with_what_lies_beside_it(workplace: Wor
     [release] = feed_in(dist)["kbs"]["handbook"]["releases"]
     assert release["manifest_sha256"] == hashlib.sha256(manifest).hexdigest()
     assert release["signature"] is True
-    refused = workplace.pair("publish", "dist", "made/kb.zip", "--version", "3", "--json")
-    assert refused.error_code == "E402"
+    assert workplace.pair("publish", "dist", "made/kb.zip", "--version", "3", "--json").error_code == "E402"
 
 
 def test_a_package_that_lies_in_the_place_already_is_published_there(workplace: Workplace) -> None:
@@ -121,8 +120,7 @@ def test_bytes_that_somebody_began_to_publish_are_not_replaced_by_others(workpla
     publish(workplace, "1.0.0")
     (workplace.folder / "dist" / "releases.json").unlink()
     folder_of(workplace, text="other")
-    refused = workplace.pair("publish", "dist", "handbook", "--version", "1.0.0", "--json")
-    assert refused.error_code == "E021"
+    assert workplace.pair("publish", "dist", "handbook", "--version", "1.0.0", "--json").error_code == "E021"
     assert workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook").status == 0
     assert workplace.pair("install", "--source", "./dist/releases.json").status == 0
 

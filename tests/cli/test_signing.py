@@ -388,8 +388,7 @@ def test_a_cached_kb_that_nobody_signed_is_refused_when_signatures_become_requir
     assert workplace.pair("install", "--source", host.url).status == 0
     before = read_files(workplace.target)
     for command in ("install", "update"):
-        refused = workplace.pair(command, "--source", host.url, "--json", **trusting(keys))
-        assert refused.error_code == "E017"
+        assert workplace.pair(command, "--source", host.url, "--json", **trusting(keys)).error_code == "E017"
     assert read_files(workplace.target) == before
 
 

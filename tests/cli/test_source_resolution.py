@@ -55,8 +55,7 @@ def test_the_digest_of_the_feed_is_preferred_to_a_checksum_file(workplace: Workp
     archive = zip_of(SMALL_KB)
     variables = add_release(server, archive, digest=f"sha256:{sha256(archive)}")
     server.pages["/assets/knowledge-base-1.2.3.zip.sha256"] = Page(b"0" * 64)
-    done = workplace.pair("install", "--json", **variables)
-    assert done.json["verified"] is True
+    assert workplace.pair("install", "--json", **variables).json["verified"] is True
     assert server.requests("/assets/knowledge-base-1.2.3.zip.sha256") == []
 
 
@@ -238,8 +237,7 @@ def test_a_usage_error_exits_1(workplace: Workplace, arguments: list[str]) -> No
 def test_shared_options_stand_before_or_after_the_command(workplace: Workplace) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
     before = workplace.pair("--json", "install", "one", "--source", "./kb")
-    after = workplace.pair("install", "two", "--source", "./kb", "--json")
-    assert before.json["added"] == after.json["added"]
+    assert before.json["added"] == workplace.pair("install", "two", "--source", "./kb", "--json").json["added"]
 
 
 def test_without_arguments_the_help_is_shown(workplace: Workplace) -> None:

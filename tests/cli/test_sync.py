@@ -234,8 +234,7 @@ def test_status_tells_what_fails_and_why_something_is_pending(project: Workplace
 @pytest.mark.rule("sync-53")
 def test_pages_of_the_own_network_are_refused_by_default(project: Workplace, server: Server) -> None:
     write_links(project, server.add("/page", b"secret"), "file:///etc/hostname", "ftp://127.0.0.1/x")
-    done = project.pair("sync", "--json")
-    assert done.json["failed"] == 3
+    assert project.pair("sync", "--json").json["failed"] == 3
     assert server.received == []
 
 

@@ -68,8 +68,7 @@ def test_a_kb_of_an_earlier_version_is_listed_and_found_in(kb: KnowledgeBase) ->
         assert (stats.documents, stats.shards, stats.embedder) == (len(IDS), 8, "ngram-32-v1")
         assert all_ids(kb) == IDS
         assert_found_in_all_modes(kb)
-        related = kb.search("Tinker Workshop", mode="graph", limit=5)
-        assert UNICODE_ID in ids_of(related)
+        assert UNICODE_ID in ids_of(kb.search("Tinker Workshop", mode="graph", limit=5))
         assert ids_of(kb.search("page", filter={"place.shelf": 2, "odd": False}, limit=9, mode="keyword")) == [
             "doc-08",
             "doc-10",
