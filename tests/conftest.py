@@ -1,4 +1,4 @@
-"""A workplace for the real command, and a server for it to talk to."""
+"""A workplace for the real command, and servers for it to talk to."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +8,10 @@ import pytest
 
 pytest.register_assert_rewrite("pair.testing")  # before anything below imports it
 
-from support.clocks import Origin  # noqa: E402
+from support.clocks import Origin, Subscription  # noqa: E402
 from support.command import Workplace  # noqa: E402
+from support.model_server import ModelServer  # noqa: E402
+from support.s3_server import S3Server, running_s3  # noqa: E402
 from support.server import Server  # noqa: E402
 
 
@@ -34,11 +36,28 @@ def origin(tmp_path: Path) -> Origin:
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Workplace:
     """Another machine, as far as pair can tell."""
-    (tmp_path / "elsewhere").mkdir()
     return Workplace(tmp_path / "elsewhere")
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def subscription(origin: Origin, elsewhere: Workplace, server: Server) -> Subscription:
+    return Subscription(origin, elsewhere, server)
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One for each test process; each test has a prefix of its own in the bucket."""
+    with running_s3(tmp_path_factory.mktemp("s3")) as running:
         yield running

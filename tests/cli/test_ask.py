@@ -32,20 +32,11 @@ def work(synced: Path, tmp_path: Path) -> Workplace:
     return place
 
 
-def test_an_answer_has_numbered_sources_and_says_how_sure_it_is(work: Workplace) -> None:
-    done = work.pair("ask", QUESTION)
-    assert done.status == 0, done.stderr
-    assert "> Releases are made on Fridays at noon. Two people must agree. [1]" in done.stdout
-    assert " [1] Releases  releases.md" in done.stdout
-    assert "Confidence: " in done.stdout
-
-
 def test_a_citation_in_json_leads_back_to_its_passage_until_that_changes(work: Workplace) -> None:
     source = work.pair("ask", QUESTION, "--json").json["sources"][0]
     assert source["provenance"]["documentId"] == "releases.md"
     assert source["provenance"]["lastFetchedAt"]
-    found = work.pair("cite", source["id"], "--json")
-    assert found.status == 0
+    found = work.pair("cite", source["id"], "--json").succeeds()
     assert found.json["is_unchanged"] is True
     assert found.json["text"] == source["quote"]
 
@@ -53,46 +44,21 @@ def test_a_citation_in_json_leads_back_to_its_passage_until_that_changes(work: W
         work.target, {"releases.md": "# Releases\n\nReleases are made on Mondays. Nobody must agree to them.\n"}
     )
     assert work.pair("sync").status == 0
-    changed = work.pair("cite", source["id"])
-    assert changed.status == 0
-    assert "Mondays" in changed.stdout
-    assert "has changed since it was cited" in changed.stderr
-
-
-def test_a_question_that_the_kb_cannot_answer_is_answered_honestly(work: Workplace) -> None:
-    done = work.pair("ask", "Which enzyme unwinds the double helix of chromosomes?", "--json")
-    assert done.status == 0
-    assert done.json["answer"].startswith("Nothing in the knowledge base default answers this.")
-    assert done.json["partial"] is True
-    assert "sources" not in done.json
+    work.pair("cite", source["id"]).succeeds().says("has changed since it was cited").prints("Mondays")
 
 
 def test_the_catalogue_knows_which_source_would_know(work: Workplace) -> None:
-    done = work.pair("ask", "How is a release rolled back?", "--librarian", "catalogue", "--json")
-    assert done.status == 0
+    done = work.pair("ask", "How is a release rolled back?", "--librarian", "catalogue", "--json").succeeds()
     assert done.json["sources"][0]["name"] == "rollback.md"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "status"),
-    [
-        (("ask", " "), "INVALID_QUERY", 1),
-        (("ask", QUESTION, "--librarian", "nobody"), "NOT_FOUND", 1),
-        (("ask", QUESTION, "--kb", "elsewhere"), "NOT_FOUND", 1),
-    ],
+    ("arguments", "code"),
+    [(("ask", " "), "INVALID_QUERY"), (("ask", QUESTION, "--kb", "elsewhere"), "NOT_FOUND")],
+    ids=["a blank question", "a KB that is not there"],
 )
-def test_what_goes_wrong_has_a_code_and_a_status(
-    work: Workplace, arguments: tuple[str, ...], code: str, status: int
-) -> None:
-    done = work.pair(*arguments, "--json")
-    assert done.status == status, done.stdout
-    assert done.error_code == code
-
-
-def test_what_is_no_citation_is_refused(work: Workplace) -> None:
-    done = work.pair("cite", "releases.md")
-    assert done.status == 1
-    assert "KB/DOCUMENT#START-END@HASH" in done.stderr
+def test_what_goes_wrong_has_a_code_and_a_status(work: Workplace, arguments: tuple[str, ...], code: str) -> None:
+    work.pair(*arguments, "--json").fails(1, code)
 
 
 def test_a_bad_entry_is_reported_by_name_and_the_rest_serve(work: Workplace) -> None:
@@ -121,8 +87,7 @@ def test_a_bad_entry_is_reported_by_name_and_the_rest_serve(work: Workplace) -> 
         },
     )
     work.trust()
-    listed = work.pair("librarians", "list", "--json")
-    assert listed.status == 0, listed.stderr
+    listed = work.pair("librarians", "list", "--json").succeeds()
     assert [each["name"] for each in listed.json["problems"]] == [
         "gone",
         "torn",
@@ -138,10 +103,8 @@ def test_a_bad_entry_is_reported_by_name_and_the_rest_serve(work: Workplace) -> 
     assert "Fridays" in answered.json["answer"]
     assert answered.json["metadata"]["delegationChain"] == ["front", "default"]
 
-    refused = work.pair("ask", QUESTION, "--librarian", "closed", "--json")
-    assert (refused.status, refused.error_code) == (1, "UNAUTHORIZED")
+    work.pair("ask", QUESTION, "--librarian", "closed", "--json").fails(1, "UNAUTHORIZED")
 
-    checked = work.pair("librarians", "check", "--json")
-    assert checked.status == 1
+    checked = work.pair("librarians", "check", "--json").exits(1)
     assert checked.json["librarians"]["front"] == "ok"
     assert "not async" in checked.json["librarians"]["slow"]

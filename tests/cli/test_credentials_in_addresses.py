@@ -3,14 +3,13 @@
 import base64
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from pair.values import redact_url
 from support.command import Workplace, write_files
-from support.listening import listening
+from support.listening import QuietHandler, listening
 from support.served import Served
 
 SECRET = "s3cret"
@@ -18,24 +17,17 @@ asked: list[tuple[str, str]] = []
 """Path and authorization of every request."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     def _send(self, body: bytes, content_type: str) -> None:
         asked.append((self.path, self.headers.get("authorization", "")))
-        self.send_response(200 if self.path.startswith("/good") else 500)
-        self.send_header("content-type", content_type)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(200 if self.path.startswith("/good") else 500, body, {"content-type": content_type})
 
     def do_GET(self) -> None:
         self._send(b"# Tea\n\nTea is served at four.\n", "text/plain")
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        self.read_body()
         self._send(json.dumps({"answer": "At four.", "confidence": 0.9}).encode(), "application/json")
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
 
 
 @pytest.fixture

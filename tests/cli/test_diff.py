@@ -30,8 +30,7 @@ def documents(told: dict[str, object]) -> dict[str, str]:
 
 def test_two_versions_are_compared_with_their_entries(kitchen: Workplace) -> None:
     numbers = [each["version"] for each in kitchen.pair("versions", "--json").json["versions"]]
-    shown = kitchen.pair("diff", str(numbers[-1]))
-    assert shown.status == 1
+    shown = kitchen.pair("diff", str(numbers[-1])).exits(1)
     assert shown.stdout.startswith(f"default@{numbers[-1]} → default@{numbers[0]}: 1 added, 1 removed, 1 changed\n")
     blocks = shown.stdout.split("\n\n")[1:]
     assert [block.splitlines()[0] for block in blocks] == ["A cake.md", "D soup.md", "M tea.md"]
@@ -100,8 +99,7 @@ def test_packages_folders_and_installed_states_are_compared_by_their_bytes(workp
     first = write_files(workplace.folder / "one", {"tea.md": TEA, "soup.md": SOUP, "logo.bin": b"\xff\x00"})
     second = write_files(workplace.folder / "two", {"tea.md": LATER, "cake.md": CAKE, "logo.bin": b"\xff\x01"})
     for folder in (first, second):
-        made = workplace.pair("package", f"./{folder.name}", "--output", f"{folder.name}.zip", "--json")
-        assert made.status == 0, made.stdout
+        workplace.pair("package", f"./{folder.name}", "--output", f"{folder.name}.zip", "--json").succeeds()
     expected = {"cake.md": "added", "logo.bin": "changed", "soup.md": "removed", "tea.md": "changed"}
     for a, b in (("./one.zip", "./two.zip"), ("./one", "./two.zip"), ("./one", "./two")):
         told = workplace.pair("diff", a, b, "--text", "--json")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.clocks import Origin, installed_from, put_up
+from support.clocks import Origin, Subscription, put_up
 from support.command import Workplace, read_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, zip_of, zip_of_size
 from support.releases import serve
@@ -54,18 +54,15 @@ def test_a_resumed_archive_is_counted_as_a_whole(workplace: Workplace, server: S
 def test_an_archive_within_the_limit_is_installed(workplace: Workplace, server: Server) -> None:
     archive = zip_of(SMALL_KB)
     url = server.add("/kb.zip", archive)
-    done = workplace.pair("install", "--source", url, PAIR__SOURCES__MAX_DOWNLOAD_BYTES=str(len(archive)))
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", url, PAIR__SOURCES__MAX_DOWNLOAD_BYTES=str(len(archive))).succeeds()
 
 
-def test_parts_of_an_archive_that_is_too_large_are_not_fetched(
-    origin: Origin, elsewhere: Workplace, server: Server
-) -> None:
-    installed_from(elsewhere, server, origin.package("1.0.0"))
-    put_up(server, origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"}))
+def test_parts_of_an_archive_that_is_too_large_are_not_fetched(subscription: Subscription) -> None:
+    subscription.install()
+    subscription.offer()
+    elsewhere = subscription.elsewhere
     before = read_files(elsewhere.target)
-    done = elsewhere.pair("update", "--json", PAIR__SOURCES__MAX_DOWNLOAD_BYTES="10000")
-    assert (done.status, done.error_code) == (2, "E009"), done.stdout
+    elsewhere.pair("update", "--json", PAIR__SOURCES__MAX_DOWNLOAD_BYTES="10000").fails(2, "E009")
     assert read_files(elsewhere.target) == before
 
 
@@ -90,8 +87,7 @@ def test_an_answer_that_cannot_be_unpacked_is_a_failed_download(
     workplace: Workplace, server: Server, encoding: str, body: bytes
 ) -> None:
     url = server.add("/kb.zip", body, headers={"Content-Encoding": encoding})
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (2, "E005"), done.stdout
+    done = workplace.pair("install", "--source", url, "--json").fails(2, "E005")
     assert "packed" in done.json["error"]["explanation"]
 
 
@@ -129,10 +125,11 @@ def test_a_packed_file_beside_an_archive_is_not_unpacked_without_end(
         (gzip.compress(b"a tar"), "a gzip file"),
         (b"", "an empty file"),
         (b"nothing that is known", "it is not a whole zip archive"),
+        (zip_of({"../evil": "x"}), "path leads out of the archive"),
     ],
-    ids=["page", "page with comment", "xml", "json", "gzip", "empty", "else"],
+    ids=["page", "page with comment", "xml", "json", "gzip", "empty", "else", "hostile"],
 )
-def test_a_download_that_is_no_archive_is_named_by_its_address_and_what_it_is(
+def test_a_download_that_is_no_safe_archive_is_named_by_its_address_and_what_it_is(
     workplace: Workplace, server: Server, body: bytes, words: str
 ) -> None:
     url = server.add("/handbook.zip", body, checksum=False)
@@ -168,38 +165,27 @@ def test_an_archive_that_was_replaced_under_its_old_checksum_is_refused(
     unchanged = workplace.pair("update")
     assert (unchanged.status, "up to date" in unchanged.stderr) == (0, True), unchanged.stderr
     server.pages["/kb.zip"] = Page(zip_of({**SMALL_KB, "new.md": "new"}), **manners)
-    done = workplace.pair("update", "--json")
-    assert (done.status, done.error_code) == (2, "E006"), done.stdout
+    workplace.pair("update", "--json").fails(2, "E006")
     assert read_files(workplace.target) == SMALL_KB_BYTES
     server.add("/kb.zip", zip_of({**SMALL_KB, "new.md": "new"}), **manners)
     assert workplace.pair("update", "--json").json["added"] == ["new.md"]
 
 
-def test_parts_are_not_called_verified_by_a_checksum_of_the_whole(
-    origin: Origin, elsewhere: Workplace, server: Server
-) -> None:
-    installed_from(elsewhere, server, origin.package("1.0.0"))
-    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    put_up(server, second)
-    done = elsewhere.pair("update")
-    assert server.sent_bytes["/clocks.zip"] < second.stat().st_size, "it came in parts"
-    assert "unverified" in done.stderr
+def test_parts_are_not_called_verified_by_a_checksum_of_the_whole(subscription: Subscription) -> None:
+    subscription.install()
+    second, sent_bytes = subscription.offer(), subscription.server.sent_bytes
+    done = subscription.update().says("unverified")
+    assert sent_bytes["/clocks.zip"] < second.stat().st_size, "it came in parts"
     assert "checksum verified" not in done.stderr
-    third = origin.package("1.2.0", **{"sundials.md": "# Sundials\n\nThey want the moon.\n"})
-    put_up(server, third)
-    server.sent_bytes.clear()
-    strict = elsewhere.pair("update", "--json", PAIR__SOURCES__REQUIRE_CHECKSUM="true")
-    assert strict.json["verified"] is True
-    assert server.sent_bytes["/clocks.zip"] >= third.stat().st_size, "it came as a whole"
+    third = subscription.origin.package("1.2.0", **{"sundials.md": "# Sundials\n\nThey want the moon.\n"})
+    put_up(subscription.server, third)
+    sent_bytes.clear()
+    assert subscription.update("--json", PAIR__SOURCES__REQUIRE_CHECKSUM="true").json["verified"] is True
+    assert sent_bytes["/clocks.zip"] >= third.stat().st_size, "it came as a whole"
 
 
-def test_parts_are_verified_where_the_feed_publishes_the_checksum_of_the_manifest(
-    origin: Origin, elsewhere: Workplace, server: Server
-) -> None:
-    origin.publish("1.0.0")
-    assert elsewhere.pair("install", "--source", serve(server, origin.dist)).status == 0
-    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    serve(server, origin.dist)
-    server.sent_bytes.clear()
-    assert elsewhere.pair("update", "--json", PAIR__SOURCES__REQUIRE_CHECKSUM="true").json["verified"] is True
-    assert server.sent_bytes["/kbs/clocks-1.1.0.zip"] < (origin.dist / "clocks-1.1.0.zip").stat().st_size
+def test_parts_are_verified_where_the_feed_publishes_the_checksum_of_the_manifest(subscription: Subscription) -> None:
+    subscription.install_and_publish()
+    assert subscription.update("--json", PAIR__SOURCES__REQUIRE_CHECKSUM="true").json["verified"] is True
+    archive = subscription.origin.dist / "clocks-1.1.0.zip"
+    assert subscription.server.sent_bytes["/kbs/clocks-1.1.0.zip"] < archive.stat().st_size

@@ -26,8 +26,7 @@ def part_files(workplace: Workplace) -> list[str]:
 @pytest.mark.rule("source-12")
 def test_a_download_asks_head_then_checksum_then_get(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB))
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 0
+    done = workplace.pair("install", "--source", url).succeeds()
     assert [(request.method, request.path) for request in server.received] == [
         ("HEAD", "/kb.zip"),
         ("GET", "/kb.zip.sha256"),
@@ -40,8 +39,7 @@ def test_a_download_asks_head_then_checksum_then_get(workplace: Workplace, serve
 def test_a_download_cut_at_99_percent_fetches_only_the_rest(workplace: Workplace, server: Server) -> None:
     archive = zip_of_size(100 * MEGABYTE)
     url = server.add("/kb.zip", archive, cut_after=[len(archive) * 99 // 100])
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", url).succeeds()
     assert server.sent_bytes["/kb.zip"] - len(archive) <= MEGABYTE
     assert server.requests("/kb.zip", "GET")[1].headers["If-Range"] == '"one"'
     assert read_files(workplace.target)["README.md"] == b"# Large\n"
@@ -105,8 +103,7 @@ def test_a_cut_download_ends_well_with_a_server_that(
     workplace: Workplace, server: Server, manners: dict[str, Any]
 ) -> None:
     url = server.add("/kb.zip", zip_of_size(2 * MEGABYTE), cut_after=[MEGABYTE], **manners)
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", url).succeeds()
     assert read_files(workplace.target)["README.md"] == b"# Large\n"
 
 
@@ -129,8 +126,7 @@ def test_a_file_that_changes_between_two_parts_is_fetched_anew(
 
     page.before_body = change_after_first_part
     page.has_head = False
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", url).succeeds()
     assert read_files(workplace.target)["new.md"] == b"new"
 
 
@@ -142,15 +138,9 @@ def test_a_part_that_nothing_identifies_is_not_continued_with_another_file(
     assert first.error_code == "E005"
     # As long as the first one, so that only its bytes tell them apart.
     server.pages["/kb.zip"].body = zip_of({"other.bin": bytes(MEGABYTE // 2)}, zipfile.ZIP_STORED)
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", url).succeeds()
     assert "Range" not in server.requests("/kb.zip", "GET")[-1].headers
     assert read_files(workplace.target).keys() == {"other.bin"}
-
-
-def test_a_refused_archive_is_named_by_its_address(workplace: Workplace, server: Server) -> None:
-    done = workplace.pair("install", "--source", server.add("/handbook.zip", zip_of({"../evil": "x"})), "--json")
-    assert (done.error_code, done.json["error"]["details"]["archive"]) == ("E009", server.url("/handbook.zip"))
 
 
 def test_a_checksum_that_changed_alone_costs_no_download_and_is_an_error(workplace: Workplace, server: Server) -> None:
@@ -186,25 +176,20 @@ def test_head_and_get_that_disagree_without_a_checksum_are_refused(workplace: Wo
     page.before_body = lambda _request: setattr(page, "declared_length", None)
     page.declared_length = 12
     server.pages["/kb.zip"] = page
-    done = workplace.pair("install", "--source", url, "--json")
-    assert done.status == 2
+    workplace.pair("install", "--source", url, "--json").exits(2)
     assert not workplace.target.exists()
 
 
 @pytest.mark.rule("source-23")
 def test_too_many_requests_are_answered_with_the_pause_asked_for(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB), statuses=[(429, {"Retry-After": "0"})])
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 0, done.stderr
-    assert "HTTP 429 Too Many Requests: trying again" in done.stderr
+    workplace.pair("install", "--source", url).succeeds().says("HTTP 429 Too Many Requests: trying again")
 
 
 @pytest.mark.rule("source-23")
 def test_a_pause_longer_than_anyone_waits_is_an_error_that_says_so(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB), statuses=[(429, {"Retry-After": "86400"})])
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 2
-    assert "come back in 86400s" in done.stderr
+    workplace.pair("install", "--source", url).exits(2).says("come back in 86400s")
 
 
 @pytest.mark.rule("source-23")
@@ -217,16 +202,13 @@ def test_a_server_that_fails_twice_is_asked_a_third_time(workplace: Workplace, s
 @pytest.mark.rule("source-23")
 def test_three_retries_are_made_and_no_more(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB), statuses=[(500, {})] * 10)
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 2
-    assert "Network error: HTTP 500" in done.stderr
+    done = workplace.pair("install", "--source", url).exits(2).says("Network error: HTTP 500")
     assert done.stderr.count("trying again") == 3
     assert len(server.requests("/kb.zip", "GET")) == 4
 
 
 def test_a_missing_archive_is_not_asked_for_twice(workplace: Workplace, server: Server) -> None:
-    done = workplace.pair("install", "--source", server.url("/gone.zip"), "--json")
-    assert (done.status, done.error_code) == (2, "E005")
+    workplace.pair("install", "--source", server.url("/gone.zip"), "--json").fails(2, "E005")
     assert len(server.requests("/gone.zip", "GET")) == 1
 
 
@@ -244,8 +226,7 @@ def test_redirects_are_followed_for_all_three_requests_and_no_token_follows(
         server.pages["/kb.zip.sha256"] = Page(redirect=storage.url("/blob/kb.zip.sha256", host="localhost"))
         done = workplace.pair(
             "install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url(""), GITHUB_TOKEN="s3cret-token"
-        )
-        assert done.status == 0, done.stdout
+        ).succeeds()
         assert done.json["verified"] is True
         assert {request.headers.get("Authorization") for request in server.received} == {"Bearer s3cret-token"}
         assert [request.headers.get("Authorization") for request in storage.received] == [None, None, None]
@@ -261,8 +242,7 @@ def test_the_token_is_not_sent_to_a_source_that_the_user_named(workplace: Workpl
 
 def test_a_redirect_loop_is_a_download_error(workplace: Workplace, server: Server) -> None:
     server.pages["/kb.zip"] = Page(redirect="/kb.zip")
-    done = workplace.pair("install", "--source", server.url("/kb.zip"), "--json")
-    assert (done.status, done.error_code) == (2, "E005")
+    workplace.pair("install", "--source", server.url("/kb.zip"), "--json").fails(2, "E005")
 
 
 @pytest.mark.rule("source-12")
@@ -274,16 +254,13 @@ def test_a_server_without_head_is_no_obstacle(workplace: Workplace, server: Serv
 @pytest.mark.rule("source-24")
 def test_a_missing_checksum_is_allowed_and_said_aloud(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB), checksum=False)
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 0
-    assert f"unverified: no SHA-256 is published for {url}" in done.stderr
+    workplace.pair("install", "--source", url).succeeds().says(f"unverified: no SHA-256 is published for {url}")
 
 
 @pytest.mark.rule("source-24")
 def test_a_missing_checksum_is_refused_when_one_is_required(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB), checksum=False)
-    done = workplace.pair("install", "--source", url, "--json", PAIR__SOURCES__REQUIRE_CHECKSUM="true")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "--source", url, "--json", PAIR__SOURCES__REQUIRE_CHECKSUM="true").fails(2, "E006")
     assert server.requests("/kb.zip", "GET") == []
 
 
@@ -292,8 +269,7 @@ def test_a_required_checksum_is_required_of_a_cached_download_too(workplace: Wor
     url = server.add("/kb.zip", zip_of(SMALL_KB), checksum=False)
     assert workplace.pair("install", "one", "--source", url).status == 0
     strict = {"PAIR__SOURCES__REQUIRE_CHECKSUM": "true"}
-    done = workplace.pair("install", "two", "--source", url, "--json", **strict)
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "two", "--source", url, "--json", **strict).fails(2, "E006")
     server.add("/kb.zip", zip_of(SMALL_KB))
     assert workplace.pair("install", "two", "--source", url, **strict).status == 0
 
@@ -331,8 +307,7 @@ def test_a_checksum_file_that_is(
 def test_a_checksum_that_cannot_be_read_is_e006(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB))
     server.pages["/kb.zip.sha256"].statuses = [(403, {})]
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "--source", url, "--json").fails(2, "E006")
 
 
 @pytest.mark.rule("source-20")
@@ -370,8 +345,7 @@ def test_a_server_that_hangs_is_given_up_after_the_time_limit(workplace: Workpla
 def test_a_host_that_is_not_there_is_a_network_error(workplace: Workplace) -> None:
     with silent_port() as port:
         pass
-    done = workplace.pair("install", "--source", f"http://127.0.0.1:{port}/kb.zip", "--json")
-    assert (done.status, done.error_code) == (2, "E005")
+    workplace.pair("install", "--source", f"http://127.0.0.1:{port}/kb.zip", "--json").fails(2, "E005")
     assert not workplace.target.exists()
 
 
@@ -379,8 +353,7 @@ def test_gzip_on_the_way_is_taken_off_before_the_checksum(workplace: Workplace, 
     archive = zip_of(SMALL_KB)
     url = server.add("/kb.zip", gzip.compress(archive), headers={"Content-Encoding": "gzip"})
     server.pages["/kb.zip.sha256"] = Page(sha256(archive).encode())
-    done = workplace.pair("install", "--source", url)
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", url).succeeds()
     assert read_files(workplace.target) == SMALL_KB_BYTES
 
 
@@ -389,16 +362,13 @@ def test_a_proxy_from_the_environment_is_used(workplace: Workplace, server: Serv
     url = "http://kb.invalid/kb.zip"
     server.pages[url] = Page(archive)
     server.pages[f"{url}.sha256"] = Page(sha256(archive).encode())
-    done = workplace.pair("install", "--source", url, HTTP_PROXY=server.url(""))
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", url, HTTP_PROXY=server.url("")).succeeds()
     assert read_files(workplace.target) == SMALL_KB_BYTES
 
 
 def test_a_query_stays_with_the_archive_and_its_checksum_and_is_not_shown(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB)) + "?signature=s3cret"
-    done = workplace.pair("install", "--source", url, PAIR_DIAG="1")
-    assert done.status == 0, done.stderr
-    assert "checksum verified" in done.stderr
+    done = workplace.pair("install", "--source", url, PAIR_DIAG="1").succeeds().says("checksum verified")
     described = workplace.pair("info", workplace.target, "--json")
     assert described.json["source"]["location"] == server.url("/kb.zip") + "?signature=…"
     told = workplace.pair("info", workplace.target)

@@ -49,8 +49,7 @@ def left_behind(project: Workplace) -> list[str]:
 
 
 def test_figures_of_every_mode_are_printed_as_json_and_nothing_stays(project: Workplace) -> None:
-    done = project.pair("eval", "asked", "--json")
-    assert done.status == 0, done.stderr
+    done = project.pair("eval", "asked", "--json").succeeds()
     value = done.json
     assert value["set"] == "asked"
     assert value["kb_id"] is None
@@ -68,8 +67,7 @@ def test_figures_of_every_mode_are_printed_as_json_and_nothing_stays(project: Wo
 
 def test_people_get_a_table_and_are_told_what_was_left_out(project: Workplace) -> None:
     write_files(project.folder, {"asked/qrels.tsv": JUDGEMENTS + "q3\tgone\t1\nq9\tleap\t1\n"})
-    done = project.pair("eval", "asked", "--mode", "vector", "--skip-unknown", "--limit-queries", "2")
-    assert done.status == 0, done.stderr
+    done = project.pair("eval", "asked", "--mode", "vector", "--skip-unknown", "--limit-queries", "2").succeeds()
     about, blank, heading, row = done.stdout.splitlines()
     assert about.startswith("asked: 4 documents, 4 chunks, judged queries asked: 2, embedder ")
     assert blank == ""
@@ -88,8 +86,7 @@ def test_a_knowledge_base_can_be_measured_as_it_is(project: Workplace) -> None:
     assert (value["kb_id"], value["documents"]) == ("team", 4)
     assert value["modes"]["vector"]["recall@10"] == 1.0
     assert project.pair("docs", "delete", "leap", "--kb", "team").status == 0
-    lacking = project.pair("eval", "asked", "--kb", "team", "--json")
-    assert (lacking.status, lacking.error_code) == (1, "E503")
+    lacking = project.pair("eval", "asked", "--kb", "team", "--json").fails(1, "E503")
     assert lacking.json["error"]["details"]["ids"] == ["leap"]
 
 
@@ -121,12 +118,9 @@ def test_a_set_that_is_not_right_is_refused_before_anything_is_built(
 
 
 def test_what_is_not_there_is_named(project: Workplace) -> None:
-    done = project.pair("eval", "nowhere", "--json")
-    assert (done.status, done.error_code) == (1, "E501")
-    done = project.pair("eval", "asked", "--kb", "nobody", "--json")
-    assert (done.status, done.error_code) == (1, "E201")
-    done = project.pair("eval", "asked", "--mode", "telepathy", "--json")
-    assert (done.status, done.error_code) == (1, "E215")
+    project.pair("eval", "nowhere", "--json").fails(1, "E501")
+    project.pair("eval", "asked", "--kb", "nobody", "--json").fails(1, "E201")
+    project.pair("eval", "asked", "--mode", "telepathy", "--json").fails(1, "E215")
 
 
 def test_an_interrupted_measurement_leaves_nothing_behind(project: Workplace) -> None:

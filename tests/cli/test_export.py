@@ -41,8 +41,7 @@ def test_a_kb_comes_out_of_a_file_as_it_was(filled: Workplace) -> None:
     assert "exported default (12 documents, 12 chunks) to backup.jsonl.gz" in told.stderr
     shutil.rmtree(filled.folder / ".pair" / "store")
     shutil.rmtree(filled.folder / ".pair" / "cache")
-    done = filled.pair("import", "backup.jsonl.gz")
-    assert done.status == 0
+    done = filled.pair("import", "backup.jsonl.gz").succeeds()
     assert "imported into default: 12 added, 0 replaced, 0 unchanged (12 chunks)" in done.stderr
     assert results(filled) == before
     assert filled.pair("sync", "--json").json["stored"] == 0
@@ -64,12 +63,10 @@ def test_what_cannot_be_done_is_told_with_what_to_do(filled: Workplace) -> None:
     other = filled.pair("import", "backup.jsonl", "--kb", "other", PAIR__ENGINE__EMBEDDING_DIMENSION="24")
     assert other.status == 1
     assert "--embed" in other.stderr
-    embedded = filled.pair("import", "backup.jsonl", "--kb", "other", "--embed", PAIR__ENGINE__EMBEDDING_DIMENSION="24")
-    assert embedded.status == 0
+    filled.pair("import", "backup.jsonl", "--kb", "other", "--embed", PAIR__ENGINE__EMBEDDING_DIMENSION="24").succeeds()
     assert filled.pair("import", "none.jsonl", "--json").error_code == "E003"
     assert filled.pair("export", "-o", "x.jsonl", "--kb", "nothing", "--json").error_code == "E201"
     assert not (filled.folder / "x.jsonl").exists()
     (filled.folder / "backup.jsonl").write_bytes((filled.folder / "backup.jsonl").read_bytes()[:-9])
-    cut = filled.pair("import", "backup.jsonl", "--kb", "cut", "--json")
-    assert (cut.status, cut.error_code) == (5, "E224")
+    filled.pair("import", "backup.jsonl", "--kb", "cut", "--json").fails(5, "E224")
     assert filled.pair("docs", "list", "--kb", "cut", "--json").error_code == "E201"

@@ -10,6 +10,7 @@ import pytest
 
 from pair import KbSource, Settings, errors, install
 from support.command import Workplace, read_files, write_files
+from support.errors import raises_code
 from support.git_server import commit, git, served
 from support.kbs import SMALL_KB, SMALL_KB_BYTES
 
@@ -28,8 +29,7 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.rule("source-9")
 def test_a_repository_is_installed_without_its_history(workplace: Workplace, repository: Path, address: str) -> None:
     commit(repository, SMALL_KB)
-    done = workplace.pair("install", "--source", f"{address}/handbook.git", "--json")
-    assert done.status == 0, done.stdout
+    done = workplace.pair("install", "--source", f"{address}/handbook.git", "--json").succeeds()
     assert done.json["source"]["type"] == "git"
     assert done.json["name"] == "handbook"
     assert read_files(workplace.target) == SMALL_KB_BYTES
@@ -43,8 +43,7 @@ def test_a_ref_chooses_branch_tag_or_commit(workplace: Workplace, repository: Pa
     git(repository, "config", "uploadpack.allowAnySHA1InWant", "true")
     commit(repository, {"page.md": "second"})
     for ref in ("v1", "old", first):
-        done = workplace.pair("install", f"target-{ref[:5]}", "--source", f"{address}/handbook.git#{ref}")
-        assert done.status == 0, done.stderr
+        workplace.pair("install", f"target-{ref[:5]}", "--source", f"{address}/handbook.git#{ref}").succeeds()
         assert read_files(workplace.folder / f"target-{ref[:5]}") == {"page.md": b"first"}
 
 
@@ -63,8 +62,7 @@ def test_update_follows_the_branch(workplace: Workplace, repository: Path, addre
 @pytest.mark.parametrize("what", ["nowhere.git", "handbook.git#no-such-ref", "handbook.git#--upload-pack=touch x"])
 def test_what_git_cannot_fetch_is_e008(workplace: Workplace, repository: Path, address: str, what: str) -> None:
     commit(repository, SMALL_KB)
-    done = workplace.pair("install", "--source", f"{address}/{what}", "--json")
-    assert (done.status, done.error_code) == (2, "E008")
+    workplace.pair("install", "--source", f"{address}/{what}", "--json").fails(2, "E008")
     assert not workplace.target.exists()
     assert workplace.cached_entries() == []
     assert not (workplace.folder / "x").exists()
@@ -75,8 +73,7 @@ def test_links_in_a_repository_do_not_lead_out_of_it(workplace: Workplace, repos
     git(repository, "init", "--quiet")
     (repository / "out.md").symlink_to("/etc/hostname")
     commit(repository, {"page.md": "page"})
-    done = workplace.pair("install", "--source", f"{address}/handbook.git")
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", f"{address}/handbook.git").succeeds()
     assert read_files(workplace.target) == {"page.md": b"page"}
 
 
@@ -88,8 +85,7 @@ def test_a_link_with_the_name_of_what_pair_writes_is_not_written_through(
     (tmp_path / "mine.txt").write_text("mine")
     (repository / ".pair-entry.json").symlink_to(tmp_path / "mine.txt")
     commit(repository, {"page.md": "page"})
-    done = workplace.pair("install", "--source", f"{address}/handbook.git", "--json")
-    assert (done.status, done.error_code) == (3, "E025")
+    workplace.pair("install", "--source", f"{address}/handbook.git", "--json").fails(3, "E025")
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
@@ -107,8 +103,7 @@ def test_a_repository_is_locked_by_its_commit(workplace: Workplace, repository: 
     shutil.rmtree(workplace.target)
     assert workplace.pair("install", "--locked").status == 0, "what is in the cache is what is locked"
     shutil.rmtree(workplace.cache)
-    refused = workplace.pair("install", "--locked", "--json")
-    assert (refused.status, refused.error_code) == (4, "E022")
+    refused = workplace.pair("install", "--locked", "--json").fails(4, "E022")
     assert refused.json["error"]["details"]["drifts"][0] == f"default: commit: locked {first}, found {second}"
     assert read_files(workplace.target) == {"page.md": b"first"}
 
@@ -147,8 +142,7 @@ def test_a_bare_repository_inside_a_repository_does_not_arrive(
 ) -> None:
     hidden = {f"docs/{name}": "x" for name in ("HEAD", "config", "objects/x", "refs/x")}
     commit(repository, {"page.md": "page", **hidden})
-    done = workplace.pair("install", "--source", f"{address}/handbook.git", "--json")
-    assert done.status == 0, done.stdout
+    workplace.pair("install", "--source", f"{address}/handbook.git", "--json").succeeds()
     assert read_files(workplace.target).keys() == {"page.md"}
 
 
@@ -157,8 +151,7 @@ def test_a_repository_of_nested_folders_is_refused_and_nothing_is_left(
 ) -> None:
     commit(repository, {"page.md": "page"})
     add_to_tree(repository, "/".join(["a"] * 1500))
-    done = workplace.pair("install", "--source", f"{address}/handbook.git", "--json")
-    assert (done.status, done.error_code) == (2, "E009"), done.stdout + done.stderr
+    workplace.pair("install", "--source", f"{address}/handbook.git", "--json").fails(2, "E009")
     assert workplace.cached_entries() == []
     assert not workplace.target.exists()
 
@@ -179,8 +172,7 @@ def test_variables_of_git_do_not_lead_to_the_users_own_repository(
         "GIT_INDEX_FILE": str(own / ".git" / "index"),
         "GIT_OBJECT_DIRECTORY": str(own / ".git" / "objects"),
     }
-    done = workplace.pair("install", "--source", f"{address}/handbook.git", **variables)
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", f"{address}/handbook.git", **variables).succeeds()
     assert read_files(workplace.target) == SMALL_KB_BYTES
     assert workplace.pair("update", **variables).status == 0
     assert read_files(own) == before
@@ -203,8 +195,7 @@ def test_neither_hooks_nor_configuration_around_it_are_run(
     )
     write_files(tmp_path / "home", {".gitconfig": settings})
     for command in (("install", "--source", f"{address}/handbook.git"), ("update",)):
-        done = workplace.pair(*command)
-        assert done.status == 0, done.stderr
+        workplace.pair(*command).succeeds()
     assert not marker.exists()
 
 
@@ -224,8 +215,7 @@ def test_the_location_in_a_record_is_judged_as_one_that_is_typed(
     record.write_text(json.dumps(value) + "\n" + rest)
     commit(repository, {"README.md": "changed"})
     typed = workplace.pair("update", "--source", value["source"]["location"], "--json")
-    recorded = workplace.pair("update", "--json")
-    assert (recorded.status, recorded.error_code) == (typed.status, typed.error_code)
+    recorded = workplace.pair("update", "--json").fails(typed.status, typed.error_code)
     assert recorded.error_code in {"E003", "E004"}
     assert not (workplace.folder / "x").exists()
 
@@ -237,6 +227,5 @@ def test_git_is_not_asked_for_what_is_no_address_of_a_repository(
     commit(repository, SMALL_KB)
     settings = Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)})
     source = KbSource("git", location.format(repository=repository), requires_download=True)
-    with pytest.raises(errors.UsageError) as refusal:
+    with raises_code("E004", errors.UsageError):
         install(source, workplace.target, settings=settings)
-    assert refusal.value.code == "E004"

@@ -40,8 +40,7 @@ def test_hostile_update_leaves_what_was_installed(hostile: Hostile, workplace: W
     assert workplace.pair("install", "--source", "./kb").status == 0
     (workplace.folder / "x.zip").write_bytes(hostile.build())
     before = everything_below(tmp_path)
-    done = workplace.pair("update", "--source", "./x.zip", "--force", "--json")
-    assert (done.status, done.error_code) == (2, "E009")
+    workplace.pair("update", "--source", "./x.zip", "--force", "--json").fails(2, "E009")
     assert read_files(workplace.target) == SMALL_KB_BYTES
     assert everything_below(tmp_path) == before
     assert workplace.pair("verify", workplace.target).status == 0
@@ -51,8 +50,7 @@ def test_hostile_update_leaves_what_was_installed(hostile: Hostile, workplace: W
 def test_dry_run_refuses_a_hostile_archive_too(workplace: Workplace, tmp_path: Path):
     (workplace.folder / "x.zip").write_bytes(NAMES[0].build())
     before = everything_below(tmp_path)
-    done = workplace.pair("install", "--source", "./x.zip", "--dry-run", "--json")
-    assert (done.status, done.error_code) == (2, "E009")
+    workplace.pair("install", "--source", "./x.zip", "--dry-run", "--json").fails(2, "E009")
     assert everything_below(tmp_path) == before
 
 

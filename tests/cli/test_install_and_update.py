@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.command import Workplace, read_files, write_files
+from support.command import Workplace, file_states, read_files, write_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, many_files, write_zip, zip_of
-from support.server import Page, Server
+from support.server import Server
 
 RECORD = ".pair-install.jsonl"
 
@@ -20,18 +20,8 @@ RECORD = ".pair-install.jsonl"
 def install(workplace: Workplace, files: dict[str, str | bytes] | None = None) -> Path:
     """Install from a folder named `kb`; returns the folder."""
     kb = write_files(workplace.folder / "kb", SMALL_KB if files is None else files)
-    done = workplace.pair("install", "--source", "./kb")
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "--source", "./kb").succeeds()
     return kb
-
-
-def whole_state(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Content and time of everything, the record included."""
-    return {
-        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.mark.rule("source-17")
@@ -45,10 +35,10 @@ def test_an_installation_is_recorded_inside_the_target(workplace: Workplace) -> 
 
 def test_installing_again_changes_nothing(workplace: Workplace) -> None:
     install(workplace)
-    before = whole_state(workplace.target)
+    before = file_states(workplace.target)
     done = workplace.pair("install", "--source", "./kb", "--json")
     assert (done.json["added"], done.json["changed"], done.json["unchanged"]) == ([], [], 3)
-    assert whole_state(workplace.target) == before
+    assert file_states(workplace.target) == before
 
 
 def test_a_file_whose_name_is_not_unicode_is_skipped(workplace: Workplace) -> None:
@@ -64,13 +54,10 @@ def test_a_file_whose_name_is_not_unicode_is_skipped(workplace: Workplace) -> No
 def test_install_refuses_to_overwrite_a_file_it_did_not_install(workplace: Workplace) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
     write_files(workplace.target, {"README.md": "mine", "notes.md": "mine too"})
-    before = whole_state(workplace.target)
-    done = workplace.pair("install", "--source", "./kb")
-    assert done.status == 4
-    assert "Code: E011" in done.stderr
-    assert "README.md" in done.stderr
+    before = file_states(workplace.target)
+    done = workplace.pair("install", "--source", "./kb").exits(4).says("Code: E011", "README.md")
     assert "pair update" not in done.stderr
-    assert whole_state(workplace.target) == before
+    assert file_states(workplace.target) == before
 
 
 @pytest.mark.rule("source-26")
@@ -91,8 +78,7 @@ def test_force_overwrites_what_is_in_the_way_and_nothing_else(workplace: Workpla
 def test_install_puts_a_deleted_file_back(workplace: Workplace) -> None:
     install(workplace)
     (workplace.target / "README.md").unlink()
-    done = workplace.pair("install", "--source", "./kb", "--json")
-    assert done.json["added"] == ["README.md"]
+    assert workplace.pair("install", "--source", "./kb", "--json").json["added"] == ["README.md"]
 
 
 @pytest.mark.rule("source-27")
@@ -100,8 +86,7 @@ def test_update_applies_added_changed_and_removed_files(workplace: Workplace) ->
     kb = install(workplace)
     write_files(kb, {"README.md": "# Second edition\n", "new/page.md": "new"})
     (kb / "logo.png").unlink()
-    done = workplace.pair("update", "--json")
-    assert done.status == 0, done.stdout
+    done = workplace.pair("update", "--json").succeeds()
     assert (done.json["added"], done.json["changed"], done.json["removed"], done.json["kept"]) == (
         ["new/page.md"],
         ["README.md"],
@@ -118,8 +103,7 @@ def test_update_keeps_edits_additions_and_deletions_and_reports_them(workplace: 
     (workplace.target / "gone.md").unlink()
     write_files(kb, {"README.md": "# Second\n", "yours.md": "theirs", "guides/deploy.md": "On Fridays.\n"})
     (kb / "old.md").unlink()
-    done = workplace.pair("update", "--json")
-    assert done.status == 0, done.stdout
+    done = workplace.pair("update", "--json").succeeds()
     assert {entry["path"]: entry["reason"] for entry in done.json["kept"]} == {
         "README.md": "edited",
         "old.md": "edited",
@@ -170,8 +154,7 @@ def test_a_folder_that_holds_own_files_does_not_become_a_file(workplace: Workpla
     write_files(workplace.target, {"other/own.md": "own"})
     shutil.rmtree(kb / "other")
     write_files(kb, {"other": "now a file", "more.md": "2"})
-    done = workplace.pair("update", "--json")
-    assert done.json["kept"] == [{"path": "other", "reason": "in the way"}]
+    assert workplace.pair("update", "--json").json["kept"] == [{"path": "other", "reason": "in the way"}]
     assert read_files(workplace.target) == {"other/own.md": b"own", "more.md": b"2"}
 
 
@@ -191,8 +174,7 @@ def test_folders_keep_their_modes(workplace: Workplace, command: str) -> None:
     for folder, mode in modes.items():
         (workplace.target / folder).chmod(mode)
     write_files(kb, {"new.md": "new", "more/page.md": "new"})
-    done = workplace.pair(command, "--source", "./kb")
-    assert done.status == 0, done.stderr
+    workplace.pair(command, "--source", "./kb").succeeds()
     assert {folder: stat.S_IMODE((workplace.target / folder).stat().st_mode) for folder in modes} == modes
     assert (workplace.target / "more/page.md").exists()
 
@@ -223,29 +205,24 @@ def test_force_repairs_a_file_whose_size_and_time_were_restored(workplace: Workp
     assert workplace.pair("verify", workplace.target).status == 0
 
 
-def test_update_of_nothing_does_not_ask_the_network(workplace: Workplace, server: Server) -> None:
-    done = workplace.pair("update", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url(""))
-    assert (done.status, done.error_code) == (1, "E012")
-    assert server.received == []
-
-
-def test_update_of_nothing_is_an_error_that_names_install(workplace: Workplace) -> None:
+def test_update_of_nothing_is_an_error_that_names_install_and_asks_no_server(
+    workplace: Workplace, server: Server
+) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
-    done = workplace.pair("update", "--source", "./kb")
-    assert done.status == 1
-    assert "Code: E012" in done.stderr
-    assert "pair install" in done.stderr
+    api = {"PAIR__SOURCES__GITHUB_API_URL": server.url("")}
+    for source in ([], ["--source", "./kb"], ["--source", server.url("/releases.json")]):
+        workplace.pair("update", *source, **api).exits(1).says("Code: E012", "pair install")
+    assert server.received == []
     assert not workplace.target.exists()
 
 
 def test_a_source_that_lost_all_its_files_does_not_empty_the_target(workplace: Workplace) -> None:
     kb = install(workplace)
-    before = whole_state(workplace.target)
+    before = file_states(workplace.target)
     shutil.rmtree(kb)
     kb.mkdir()
-    done = workplace.pair("update", "--json")
-    assert (done.status, done.error_code) == (1, "E012")
-    assert whole_state(workplace.target) == before
+    workplace.pair("update", "--json").fails(1, "E012")
+    assert file_states(workplace.target) == before
 
 
 @pytest.mark.parametrize("command", ["install", "update"])
@@ -253,14 +230,14 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(workplace: Workplace, com
     kb = install(workplace)
     write_files(kb, {"README.md": "# Second\n", "new.md": "new"})
     (kb / "logo.png").unlink()
-    before = whole_state(workplace.folder)
+    before = file_states(workplace.folder)
     done = workplace.pair(command, "--source", "./kb", "--dry-run", "--json")
     assert (done.json["added"], done.json["changed"], done.json["removed"]) == (
         ["new.md"],
         ["README.md"],
         ["logo.png"],
     )
-    assert whole_state(workplace.folder) == before
+    assert file_states(workplace.folder) == before
 
 
 def test_a_dry_run_of_a_first_install_makes_no_folder(workplace: Workplace) -> None:
@@ -322,8 +299,7 @@ def test_a_damaged_cache_entry_that_cannot_be_fetched_again_is_an_error(workplac
     (entry,) = (workplace.cache / name for name in workplace.cached_entries())
     (entry / "README.md").write_bytes(b"")
     server.pages.clear()
-    done = workplace.pair("install", "elsewhere", "--source", url, "--json")
-    assert (done.status, done.error_code) == (2, "E005")
+    workplace.pair("install", "elsewhere", "--source", url, "--json").fails(2, "E005")
     assert not (workplace.folder / "elsewhere").exists()
     assert workplace.cached_entries() == []
 
@@ -346,25 +322,15 @@ def test_an_unchanged_checksum_saves_the_download(workplace: Workplace, server: 
     assert len(server.requests("/kb.zip", "GET")) == 1
 
 
-def test_a_local_archive_is_checked_against_the_checksum_beside_it(workplace: Workplace) -> None:
-    write_zip(workplace.folder / "kb.zip", SMALL_KB)
-    (workplace.folder / "kb.zip.sha256").write_text("0" * 64)
-    done = workplace.pair("install", "--source", "./kb.zip", "--json")
-    assert (done.status, done.error_code) == (2, "E006")
-    assert not workplace.target.exists()
-
-
 def test_a_package_that_differs_from_its_manifest_is_refused(workplace: Workplace, server: Server) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
     workplace.pair("package", "./kb", "-o", "kb.zip")
     packaged = (workplace.folder / "kb.zip").read_bytes()
     renamed = packaged.replace(b"guides/deploy.md", b"guides/deplox.md")
     (workplace.folder / "renamed.zip").write_bytes(renamed)
-    done = workplace.pair("install", "--source", "./renamed.zip", "--json")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "--source", "./renamed.zip", "--json").fails(2, "E006")
     url = server.add("/kb.zip", renamed)
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("install", "--source", url, "--json").fails(2, "E006")
     assert not workplace.target.exists()
     assert workplace.cached_entries() == []
 
@@ -382,8 +348,7 @@ def test_targets_of_all_kinds_are_filled_and_updated(workplace: Workplace, targe
     kb = write_files(workplace.folder.parent / "kb", SMALL_KB)
     assert workplace.pair("install", target, "--source", "../kb").status == 0
     write_files(kb, {"new.md": "new"})
-    done = workplace.pair("update", target)
-    assert done.status == 0, done.stderr
+    workplace.pair("update", target).succeeds()
     assert read_files(workplace.folder / target) == read_files(kb)
 
 
@@ -402,8 +367,7 @@ def test_unusual_names_and_bytes_arrive_as_they_are(workplace: Workplace) -> Non
     for source in ("./kb", "./kb.zip"):
         if source.endswith(".zip"):
             assert workplace.pair("package", "./kb", "-o", "kb.zip").status == 0
-        done = workplace.pair("install", source[2:] + "-target", "--source", source)
-        assert done.status == 0, done.stderr
+        workplace.pair("install", source[2:] + "-target", "--source", source).succeeds()
         assert read_files(workplace.folder / (source[2:] + "-target")) == read_files(kb)
 
 
@@ -424,14 +388,12 @@ def test_a_source_and_target_that_overlap_are_refused_or_kept_apart(workplace: W
     assert read_files(workplace.target) == {"page.md": b"page"}
     assert workplace.pair("update").status == 0
     assert read_files(workplace.target) == {"page.md": b"page"}
-    done = workplace.pair("install", ".", "--source", "./.pair/knowledge", "--json")
-    assert (done.status, done.error_code) == (1, "E015")
+    workplace.pair("install", ".", "--source", "./.pair/knowledge", "--json").fails(1, "E015")
 
 
 def test_a_file_in_place_of_the_target_is_refused(workplace: Workplace) -> None:
     write_files(workplace.folder, {"kb/page.md": "page", "target": "a file"})
-    done = workplace.pair("install", "target", "--source", "./kb", "--json")
-    assert (done.status, done.error_code) == (4, "E011")
+    workplace.pair("install", "target", "--source", "./kb", "--json").fails(4, "E011")
     assert (workplace.folder / "target").read_text() == "a file"
 
 
@@ -466,8 +428,7 @@ def test_names_that_begin_with_a_dot_and_a_slash_are_those_without(workplace: Wo
 def test_a_damaged_record_is_an_error_until_forced(workplace: Workplace) -> None:
     install(workplace)
     (workplace.target / RECORD).write_text("{nonsense\n")
-    done = workplace.pair("update", "--source", "./kb", "--json")
-    assert (done.status, done.error_code) == (5, "E013")
+    workplace.pair("update", "--source", "./kb", "--json").fails(5, "E013")
     assert workplace.pair("install", "--source", "./kb", "--force").status == 0
     assert workplace.pair("verify", workplace.target).status == 0
 
@@ -479,8 +440,7 @@ def test_verify_tells_edited_missing_and_own_files_apart(workplace: Workplace) -
     assert (done.status, done.json["ok"], done.json["extra"]) == (0, True, ["own.md"])
     write_files(workplace.target, {"README.md": "edited"})
     (workplace.target / "logo.png").unlink()
-    done = workplace.pair("verify", workplace.target, "--json")
-    assert (done.status, done.error_code) == (5, "E013")
+    done = workplace.pair("verify", workplace.target, "--json").fails(5, "E013")
     assert done.json["error"]["details"]["modified"] == ["README.md"]
     assert done.json["error"]["details"]["missing"] == ["logo.png"]
 
@@ -492,8 +452,7 @@ def test_verify_finds_one_flipped_bit_in_a_package(workplace: Workplace) -> None
     content = bytearray((workplace.folder / "kb.zip").read_bytes())
     content[len(content) // 2] ^= 1
     (workplace.folder / "kb.zip").write_bytes(content)
-    done = workplace.pair("verify", "kb.zip", "--json")
-    assert (done.status, done.error_code) == (2, "E006")
+    workplace.pair("verify", "kb.zip", "--json").fails(2, "E006")
     (workplace.folder / "kb.zip.sha256").unlink()
     assert workplace.pair("verify", "kb.zip").status == 2
 
@@ -501,8 +460,29 @@ def test_verify_finds_one_flipped_bit_in_a_package(workplace: Workplace) -> None
 @pytest.mark.parametrize("command", ["verify", "info"])
 def test_nothing_there_is_an_error_for(workplace: Workplace, command: str) -> None:
     for path in ("nowhere", "."):
-        done = workplace.pair(command, path, "--json")
-        assert (done.status, done.error_code) == (1, "E012")
+        workplace.pair(command, path, "--json").fails(1, "E012")
+
+
+def test_files_below_too_many_folders_are_left_out_and_reported(workplace: Workplace) -> None:
+    write_files(workplace.folder / "kb", SMALL_KB)
+    deep = "/".join(["a"] * 1200)
+    os.makedirs(workplace.folder / "kb" / "a")  # noqa: PTH103 - as below
+    folder = os.open(workplace.folder / "kb" / "a", os.O_RDONLY)
+    for _ in range(1198):  # by descriptors: Python's own functions do not get so deep
+        os.mkdir("a", dir_fd=folder)
+        inner = os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("a", os.O_WRONLY | os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+    try:
+        done = workplace.pair("install", "--source", "./kb", "--json")
+        packaged = workplace.pair("package", "kb", "-o", "kb.zip", "--json")
+    finally:
+        subprocess.run(["rm", "-rf", workplace.folder / "kb"], check=True)
+    assert (done.status, packaged.status) == (0, 0), done.stdout + packaged.stdout
+    assert read_files(workplace.target) == SMALL_KB_BYTES
+    assert done.json["skipped"] == packaged.json["skipped"] == [{"path": deep, "reason": "below too many folders"}]
 
 
 # ── disks that are full, and files that cannot be written ──────────────────────────────────────────
@@ -532,11 +512,10 @@ def test_a_full_disk_leaves_the_old_state_byte_for_byte(
     small_disk(workplace.folder / "disk", "size=2m")
     kb = write_files(workplace.folder / "kb", SMALL_KB | {"big.bin": os.urandom(900_000)})
     assert workplace.pair("install", place, "--source", "./kb").status == 0
-    before = whole_state(workplace.folder / place)
+    before = file_states(workplace.folder / place)
     write_files(kb, {"README.md": "# Second\n", "big.bin": os.urandom(1_900_000), "a-new.md": "new"})
-    done = workplace.pair("update", place, "--json")
-    assert (done.status, done.error_code) == (3, "E010")
-    assert whole_state(workplace.folder / place) == before
+    workplace.pair("update", place, "--json").fails(3, "E010")
+    assert file_states(workplace.folder / place) == before
     (kb / "big.bin").write_bytes(b"small")
     assert workplace.pair("update", place).status == 0
     assert read_files(workplace.folder / place) == read_files(kb)
@@ -546,12 +525,10 @@ def test_a_full_disk_leaves_the_old_state_byte_for_byte(
 def test_a_read_only_file_stops_the_whole_update(workplace: Workplace) -> None:
     kb = install(workplace)
     (workplace.target / "README.md").chmod(0o444)
-    before = whole_state(workplace.target)
+    before = file_states(workplace.target)
     write_files(kb, {"README.md": "# Second\n", "a-new.md": "new", "guides/deploy.md": "changed"})
-    done = workplace.pair("update")
-    assert done.status == 3
-    assert "the file is read-only" in done.stderr
-    assert whole_state(workplace.target) == before
+    workplace.pair("update").exits(3).says("the file is read-only")
+    assert file_states(workplace.target) == before
 
 
 @needs_root
@@ -561,8 +538,7 @@ def test_a_cache_that_cannot_be_written_is_e010(
 ) -> None:
     small_disk(workplace.cache, options)
     url = server.add("/kb.zip", zip_of(SMALL_KB | {"big.bin": os.urandom(200_000)}))
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (3, "E010")
+    done = workplace.pair("install", "--source", url, "--json").fails(3, "E010")
     assert words in done.json["error"]["message"]
     assert not workplace.target.exists()
     assert workplace.cached_entries() == []
@@ -575,8 +551,7 @@ def test_a_full_disk_is_noticed_when_the_server_names_no_length(
     small_disk(workplace.cache, "size=256k")
     body = zip_of(SMALL_KB | {"big.bin": os.urandom(900_000)})
     url = server.add("/kb.zip", body, has_head=False, has_length=False)
-    done = workplace.pair("install", "--source", url, "--json")
-    assert (done.status, done.error_code) == (3, "E010")
+    workplace.pair("install", "--source", url, "--json").fails(3, "E010")
 
 
 @needs_root
@@ -587,8 +562,7 @@ def test_a_read_only_cache_still_serves_what_it_has(
     url = server.add("/kb.zip", zip_of(SMALL_KB))
     assert workplace.pair("install", "one", "--source", url).status == 0
     subprocess.run(["mount", "-o", "remount,ro", workplace.cache], check=True)
-    done = workplace.pair("install", "two", "--source", url)
-    assert done.status == 0, done.stderr
+    workplace.pair("install", "two", "--source", url).succeeds()
     assert read_files(workplace.folder / "two") == SMALL_KB_BYTES
 
 
@@ -598,8 +572,7 @@ def test_package_on_a_full_disk_leaves_no_half_archive(
 ) -> None:
     small_disk(workplace.folder / "disk", "size=64k")
     write_files(workplace.folder / "kb", {"big.bin": os.urandom(200_000)})
-    done = workplace.pair("package", "./kb", "-o", "disk/kb.zip", "--json")
-    assert (done.status, done.error_code) == (3, "E010")
+    workplace.pair("package", "./kb", "-o", "disk/kb.zip", "--json").fails(3, "E010")
     assert list((workplace.folder / "disk").iterdir()) == []
 
 
@@ -611,10 +584,3 @@ def test_an_untouched_target_is_told_from_two_walks_alone(workplace: Workplace) 
     page.write_bytes(page.read_bytes().replace(b"one", b"two"))
     os.utime(page, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     assert workplace.pair("update", "--json").json["changed"] == []
-
-
-def test_the_archive_of_another_server_page_is_refused(workplace: Workplace, server: Server) -> None:
-    server.pages["/login"] = Page(b"<html>please log in</html>", headers={"Content-Type": "text/html"})
-    done = workplace.pair("install", "--source", server.url("/login"), "--json")
-    assert (done.status, done.error_code) == (2, "E009")
-    assert workplace.cached_entries() == []

@@ -61,8 +61,7 @@ def fill(workplace: Workplace) -> None:
         ["search", "rivers"],
         ["keys", "add", "me"],
     ):
-        done = workplace.pair(*command)
-        assert done.status == 0, (command, done.stdout, done.stderr)
+        workplace.pair(*command).succeeds()
 
 
 # ── every place ────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +105,6 @@ def test_a_link_at_any_place_below_pair_is_harmless(part: int, leads_to: str, te
     assert len(places) > 25
     for number, place in list(enumerate(places, start=KINDS.index(leads_to)))[part::4]:
         folder = tmp_path / str(number)
-        folder.mkdir()
         workplace = Workplace(folder)
         shutil.copytree(template, workplace.folder, dirs_exist_ok=True)
         write_files(workplace.folder, {"other.md": f"# Other\n\n{place}\n"})
@@ -145,8 +143,7 @@ def test_folders_behind_a_link_are_not_emptied(
     (workplace.folder / place).parent.mkdir(parents=True, exist_ok=True)
     (workplace.folder / place).symlink_to(canary)
     arguments = ["ingest", "docs/note.md"] if command == "ingest" else ["sync"]
-    done = workplace.pair(*arguments, "--json", PAIR__KB__SOURCES_DIR="docs")
-    assert (done.status, done.error_code) == (3, "E025"), done.stdout
+    done = workplace.pair(*arguments, "--json", PAIR__KB__SOURCES_DIR="docs").fails(3, "E025")
     assert done.json["error"]["details"]["path"].endswith(place)
 
 
@@ -161,16 +158,14 @@ def staging_with(workplace: Workplace, note: bytes) -> Path:
 def test_what_a_link_in_a_staging_folder_leads_to_is_not_moved(workplace: Workplace, canary: Path) -> None:
     (staging_with(workplace, b"") / "old").symlink_to(canary)
     workplace.target.mkdir()
-    done = workplace.pair("install", "--source", "./kb", "--json")
-    assert (done.status, done.error_code) == (3, "E025")
+    workplace.pair("install", "--source", "./kb", "--json").fails(3, "E025")
 
 
 def test_a_link_with_the_name_of_a_staging_folder_is_refused(workplace: Workplace, canary: Path) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
     workplace.target.mkdir(parents=True)
     (workplace.folder / ".pair" / ".knowledge.staging-0123456789ab").symlink_to(canary)
-    done = workplace.pair("install", "--source", "./kb", "--json")
-    assert (done.status, done.error_code) == (3, "E025")
+    workplace.pair("install", "--source", "./kb", "--json").fails(3, "E025")
 
 
 def test_names_in_a_note_lead_nowhere_else(workplace: Workplace, canary: Path) -> None:
@@ -205,15 +200,13 @@ def test_nothing_is_installed_through_a_link(place: str, workplace: Workplace, c
     (workplace.folder / place).symlink_to(canary)
     target = ["docs/kb"] if place.startswith("docs") else []
     for extra in ([], ["--force"], ["--dry-run"]):
-        done = workplace.pair("install", *target, "--source", "./kb", *extra, "--json")
-        assert (done.status, done.error_code) == (3, "E025")
+        workplace.pair("install", *target, "--source", "./kb", *extra, "--json").fails(3, "E025")
 
 
 def test_the_default_folder_of_sources_is_not_read_through_a_link(workplace: Workplace, canary: Path) -> None:
     workplace.target.parent.mkdir()
     workplace.target.symlink_to(canary)
-    done = workplace.pair("sync", "--json")
-    assert (done.status, done.error_code) == (3, "E025")
+    workplace.pair("sync", "--json").fails(3, "E025")
 
 
 def test_an_absolute_place_may_be_a_link_and_what_pair_makes_in_it_may_not(
@@ -228,8 +221,7 @@ def test_an_absolute_place_may_be_a_link_and_what_pair_makes_in_it_may_not(
     shutil.rmtree(tmp_path / "disk" / ".pair-store" / "staged")
     (tmp_path / "disk" / ".pair-store" / "staged").symlink_to(canary)
     write_files(workplace.folder, {"note.md": "# Note\n\nChanged.\n"})
-    done = workplace.pair("ingest", "note.md", "--json", **place)
-    assert (done.status, done.error_code) == (3, "E025")
+    workplace.pair("ingest", "note.md", "--json", **place).fails(3, "E025")
 
 
 @pytest.mark.parametrize(
@@ -241,8 +233,7 @@ def test_a_hard_link_to_a_file_of_the_user_is_not_written_through(
     write_files(workplace.target, {"page.md": "# Page\n"})
     (workplace.folder / place).parent.mkdir(parents=True, exist_ok=True)
     os.link(canary / "a.md", workplace.folder / place)
-    done = workplace.pair("sync", "--json")
-    assert (done.status, done.error_code) == (3, "E026"), done.stdout
+    workplace.pair("sync", "--json").fails(3, "E026")
 
 
 @pytest.mark.parametrize("place", [".pair/cache-unfinished", ".pair/cache-unfinished/default"])
@@ -251,8 +242,7 @@ def test_vectors_of_a_reembedding_are_not_kept_behind_a_link(place: str, workpla
     assert workplace.pair("ingest", "note.md").status == 0
     (workplace.folder / place).parent.mkdir(exist_ok=True)
     (workplace.folder / place).symlink_to(canary)
-    done = workplace.pair("reembed", "--dimension", "24", "--json")
-    assert (done.status, done.error_code) == (3, "E025"), done.stdout
+    workplace.pair("reembed", "--dimension", "24", "--json").fails(3, "E025")
 
 
 def test_pages_are_not_kept_behind_a_link(workplace: Workplace, server: Server, canary: Path) -> None:
@@ -260,8 +250,7 @@ def test_pages_are_not_kept_behind_a_link(workplace: Workplace, server: Server, 
     name = hashlib.sha256(url.encode()).hexdigest()
     write_files(workplace.folder / ".pair", {"links.txt": f"{url}\n"})
     (workplace.folder / ".pair" / "web-cache").symlink_to(canary)
-    done = workplace.pair("sync", "--json", PAIR__KB__ALLOW_PRIVATE_ADDRESSES="true")
-    assert (done.status, done.error_code) == (3, "E025"), done.stdout
+    workplace.pair("sync", "--json", PAIR__KB__ALLOW_PRIVATE_ADDRESSES="true").fails(3, "E025")
     assert not (canary / name).exists()
 
 
@@ -275,8 +264,7 @@ def test_a_store_and_a_cache_on_another_file_system_work(workplace: Workplace, c
         for key in ("STORE", "CACHE_DIR"):
             variables = {f"PAIR__ENGINE__{key}": str(place / key)}
             for command in (["ingest", "note.md"], ["search", "rivers"], ["compact", "--all"], ["cache", "sweep"]):
-                done = workplace.pair(*command, **variables)
-                assert done.status == 0, done.stderr
+                workplace.pair(*command, **variables).succeeds()
     finally:
         shutil.rmtree(place)
 

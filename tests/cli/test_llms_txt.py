@@ -22,9 +22,7 @@ class Project:
         write_files(workplace.target, PAGES)
 
     def sync(self, *options: str, **variables: str) -> Outcome:
-        done = self.workplace.pair("sync", "--json", *options, **(self.variables | variables))
-        assert done.status == 0, done.stderr
-        return done
+        return self.workplace.pair("sync", "--json", *options, **(self.variables | variables)).succeeds()
 
     @property
     def text(self) -> str:
@@ -150,6 +148,4 @@ def test_a_state_saved_without_its_list_is_healed(project: Project) -> None:
 
 @pytest.mark.parametrize("place", [".pair/index.txt", ".pair/links.txt", "./.pair/index-cache.json"])
 def test_the_place_of_another_file_is_refused(project: Project, place: str) -> None:
-    done = project.workplace.pair("sync", "--json", PAIR__KB__LLMS_TXT_PATH=place)
-    assert (done.status, done.error_code) == (1, "E401")
-    assert "kb.llms_txt_path" in done.stdout
+    project.workplace.pair("sync", "--json", PAIR__KB__LLMS_TXT_PATH=place).fails(1, "E401").prints("kb.llms_txt_path")

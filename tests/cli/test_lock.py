@@ -13,11 +13,6 @@ from support.releases import feed_in, move_version, publish, published, serve
 from support.server import Page, Server
 
 
-def succeeded(done: Outcome) -> Outcome:
-    assert done.status == 0, done.stdout + done.stderr
-    return done
-
-
 def lock_of(workplace: Workplace) -> Path:
     return workplace.folder / "pair.lock"
 
@@ -43,8 +38,8 @@ def archive_of(workplace: Workplace, version: str) -> str:
 def locked(workplace: Workplace, server: Server) -> str:
     """A KB from a feed, installed and locked; the address of the feed."""
     feed = published(workplace, server, "1.0.0")
-    succeeded(workplace.pair("install", "--source", f"{feed}#handbook"))
-    succeeded(workplace.pair("lock"))
+    workplace.pair("install", "--source", f"{feed}#handbook").succeeds()
+    workplace.pair("lock").succeeds()
     return feed
 
 
@@ -72,12 +67,11 @@ def test_a_lock_says_what_is_installed_to_the_byte(workplace: Workplace, locked:
 
 def test_the_same_state_gives_the_same_lock_and_leaves_the_file_alone(workplace: Workplace, locked: str) -> None:
     before = lock_of(workplace).stat().st_mtime_ns
-    again = succeeded(workplace.pair("lock", "--json"))
-    assert again.json["is_changed"] is False
+    assert workplace.pair("lock", "--json").succeeds().json["is_changed"] is False
     assert lock_of(workplace).stat().st_mtime_ns == before
     content = lock_of(workplace).read_bytes()
-    succeeded(workplace.pair("install", "--force", "--source", f"{locked}#handbook"))
-    succeeded(workplace.pair("lock"))
+    workplace.pair("install", "--force", "--source", f"{locked}#handbook").succeeds()
+    workplace.pair("lock").succeeds()
     assert lock_of(workplace).read_bytes() == content
 
 
@@ -87,8 +81,8 @@ def test_kinds_of_sources_are_locked_each_as_it_can_be(workplace: Workplace, ser
     (workplace.folder / "kb.zip").write_bytes(archive)
     url = server.add("/kb.zip", archive)
     for name, source in (("folder", "./folder"), ("zip", "./kb.zip"), ("url", url)):
-        succeeded(workplace.pair("install", f"kbs/{name}", "--kb", name, "--source", source))
-    done = succeeded(workplace.pair("lock", "kbs/zip", "kbs/url", "kbs/folder", "--json"))
+        workplace.pair("install", f"kbs/{name}", "--kb", name, "--source", source).succeeds()
+    done = workplace.pair("lock", "kbs/zip", "kbs/url", "kbs/folder", "--json").succeeds()
     found = {kb["id"]: kb for kb in done.json["kbs"]}
     assert list(found) == ["folder", "url", "zip"]
     assert [found[name]["source"] for name in ("folder", "zip", "url")] == ["./folder", "./kb.zip", url]
@@ -99,32 +93,31 @@ def test_kinds_of_sources_are_locked_each_as_it_can_be(workplace: Workplace, ser
     ]
     assert len({kb["content_sha256"] for kb in found.values()}) == 1
     assert [kb["target"] for kb in found.values()] == ["kbs/folder", "kbs/url", "kbs/zip"]
-    succeeded(workplace.pair("lock", "--check"))
+    workplace.pair("lock", "--check").succeeds()
     subprocess.run(["rm", "-rf", workplace.folder / "kbs", workplace.cache], check=True)
-    succeeded(workplace.pair("install", "--locked"))
-    succeeded(workplace.pair("lock", "--check"))
+    workplace.pair("install", "--locked").succeeds()
+    workplace.pair("lock", "--check").succeeds()
 
 
 def test_one_more_target_is_added_and_the_rest_of_the_lock_stays(workplace: Workplace, locked: str) -> None:
     publish(workplace, "2.0.0", name="cookbook")
-    succeeded(workplace.pair("install", "docs/cookbook", "--source", "./dist/cookbook@2.0.0", "--kb", "cookbook"))
-    succeeded(workplace.pair("lock", "docs/cookbook"))
+    workplace.pair("install", "docs/cookbook", "--source", "./dist/cookbook@2.0.0", "--kb", "cookbook").succeeds()
+    workplace.pair("lock", "docs/cookbook").succeeds()
     assert re.findall(r'(?m)^id = "(.*)"$', lock_of(workplace).read_text()) == ["cookbook", "default"]
     before = lock_of(workplace).read_bytes()
-    succeeded(workplace.pair("lock"))
+    workplace.pair("lock").succeeds()
     assert lock_of(workplace).read_bytes() == before
 
 
 def test_two_targets_with_one_id_are_refused_with_the_way_out(workplace: Workplace, locked: str) -> None:
     before = lock_of(workplace).read_bytes()
-    succeeded(workplace.pair("install", "other", "--kb", "default", "--source", f"{locked}#handbook"))
-    refused = workplace.pair("lock", "other")
-    assert refused.status == 1
-    assert ".pair/knowledge and other are both the KB 'default'" in refused.stderr
-    assert "pair update other --kb ID" in refused.stderr
+    workplace.pair("install", "other", "--kb", "default", "--source", f"{locked}#handbook").succeeds()
+    workplace.pair("lock", "other").exits(1).says(
+        ".pair/knowledge and other are both the KB 'default'", "pair update other --kb ID"
+    )
     assert lock_of(workplace).read_bytes() == before
-    succeeded(workplace.pair("update", "other", "--kb", "other"))
-    succeeded(workplace.pair("lock", "other"))
+    workplace.pair("update", "other", "--kb", "other").succeeds()
+    workplace.pair("lock", "other").succeeds()
 
 
 def test_nothing_to_lock_is_refused(workplace: Workplace) -> None:
@@ -141,17 +134,17 @@ def test_what_is_locked_and_not_installed_is_not_forgotten(workplace: Workplace,
 
 def test_a_query_in_a_source_is_pointed_out(workplace: Workplace, server: Server) -> None:
     server.add("/kb.zip", zip_of(SMALL_KB))
-    succeeded(workplace.pair("install", "--source", server.url("/kb.zip?key=1")))
-    assert "do not share the lock" in succeeded(workplace.pair("lock")).stderr
+    workplace.pair("install", "--source", server.url("/kb.zip?key=1")).succeeds()
+    assert "do not share the lock" in workplace.pair("lock").succeeds().stderr
 
 
 def test_another_file_may_be_the_lock(workplace: Workplace, server: Server, locked: str) -> None:
     subprocess.run(["mv", lock_of(workplace), workplace.folder / "other.lock"], check=True)
     assert workplace.pair("lock", "--check", "--json").error_code == "E023"
-    succeeded(workplace.pair("lock", "--check", "--lock-file", "other.lock"))
+    workplace.pair("lock", "--check", "--lock-file", "other.lock").succeeds()
     forget(workplace, server)
     assert workplace.pair("install", "--locked", "--json").error_code == "E023"
-    succeeded(workplace.pair("install", "--locked", "--lock-file", "other.lock"))
+    workplace.pair("install", "--locked", "--lock-file", "other.lock").succeeds()
 
 
 # ── installing ─────────────────────────────────────────────────────────────────────────────────────
@@ -163,13 +156,13 @@ def test_a_locked_install_brings_the_same_bytes_to_another_machine(
     before, record = read_files(workplace.target), lock_of(workplace).read_bytes()
     published(workplace, server, "1.1.0")
     forget(workplace, server)
-    done = succeeded(workplace.pair("install", "--locked", "--json"))
+    done = workplace.pair("install", "--locked", "--json").succeeds()
     assert [kb["version"] for kb in done.json["kbs"]] == ["1.0.0"]
     assert read_files(workplace.target) == before
-    succeeded(workplace.pair("lock", "--check"))
-    succeeded(workplace.pair("lock"))
+    workplace.pair("lock", "--check").succeeds()
+    workplace.pair("lock").succeeds()
     assert lock_of(workplace).read_bytes() == record
-    succeeded(workplace.pair("update"))
+    workplace.pair("update").succeeds()
     assert (workplace.target / "page.md").read_text() == "1.1.0"
 
 
@@ -179,37 +172,37 @@ def test_what_is_in_the_cache_by_its_hash_needs_no_network(
 ) -> None:
     if by_lock:
         forget(workplace, server)
-        succeeded(workplace.pair("install", "--locked"))
+        workplace.pair("install", "--locked").succeeds()
     subprocess.run(["rm", "-rf", workplace.target], check=True)
     server.received.clear()
-    succeeded(workplace.pair("install", "--locked"))
+    workplace.pair("install", "--locked").succeeds()
     assert server.received == []
     assert (workplace.target / "page.md").read_text() == "1.0.0"
 
 
 def test_a_locked_install_takes_back_an_update(workplace: Workplace, server: Server, locked: str) -> None:
     published(workplace, server, "1.1.0")
-    succeeded(workplace.pair("update"))
-    succeeded(workplace.pair("install", "--locked"))
+    workplace.pair("update").succeeds()
+    workplace.pair("install", "--locked").succeeds()
     assert (workplace.target / "page.md").read_text() == "1.0.0"
-    succeeded(workplace.pair("lock", "--check"))
+    workplace.pair("lock", "--check").succeeds()
 
 
 def test_a_locked_install_brings_back_what_a_moved_version_replaced(
     workplace: Workplace, server: Server, locked: str
 ) -> None:
     move_version(workplace, server, "1.0.0")
-    succeeded(workplace.pair("update", "--force"))
+    workplace.pair("update", "--force").succeeds()
     assert (workplace.target / "page.md").read_text() == "moved"
-    succeeded(workplace.pair("install", "--locked"))
+    workplace.pair("install", "--locked").succeeds()
     assert (workplace.target / "page.md").read_text() == "1.0.0"
 
 
 def test_one_target_of_several_can_be_installed_alone(workplace: Workplace, server: Server, locked: str) -> None:
-    succeeded(workplace.pair("install", "other", "--kb", "other", "--source", f"{locked}#handbook@1.0.0"))
-    succeeded(workplace.pair("lock", "other"))
+    workplace.pair("install", "other", "--kb", "other", "--source", f"{locked}#handbook@1.0.0").succeeds()
+    workplace.pair("lock", "other").succeeds()
     subprocess.run(["rm", "-rf", workplace.folder / "other", workplace.target], check=True)
-    succeeded(workplace.pair("install", "--locked", "./other"))
+    workplace.pair("install", "--locked", "./other").succeeds()
     assert (workplace.folder / "other").exists()
     assert not workplace.target.exists()
     assert drifts(workplace.pair("install", "--locked", "third", "--json")) == [
@@ -224,8 +217,7 @@ def test_a_lock_and_another_way_to_say_it_exclude_each_other(workplace: Workplac
 
 def test_a_dry_run_of_a_locked_install_changes_nothing(workplace: Workplace, server: Server, locked: str) -> None:
     forget(workplace, server)
-    done = succeeded(workplace.pair("install", "--locked", "--dry-run"))
-    assert "dry run" in done.stderr
+    workplace.pair("install", "--locked", "--dry-run").succeeds().says("dry run")
     assert not workplace.target.exists()
 
 
@@ -234,20 +226,20 @@ def test_a_locked_install_may_be_offline_where_its_sources_are_here(
 ) -> None:
     assert workplace.pair("install", "--locked", "--offline", "--json").error_code == "E002"
     publish(workplace, "3.0.0")
-    succeeded(workplace.pair("install", "--source", "./dist/releases.json#handbook"))
-    succeeded(workplace.pair("lock"))
+    workplace.pair("install", "--source", "./dist/releases.json#handbook").succeeds()
+    workplace.pair("lock").succeeds()
     forget(workplace, server)
-    succeeded(workplace.pair("install", "--locked", "--offline"))
+    workplace.pair("install", "--locked", "--offline").succeeds()
     assert server.received == []
 
 
 def test_the_latest_release_is_locked_by_the_address_of_its_archive(workplace: Workplace, server: Server) -> None:
     url = server.add("/latest.zip", zip_of(SMALL_KB))
-    succeeded(workplace.pair("install", PAIR_KB_DEFAULT_URL=url))
-    assert succeeded(workplace.pair("lock", "--json")).json["kbs"][0]["source"] == url
+    workplace.pair("install", PAIR_KB_DEFAULT_URL=url).succeeds()
+    assert workplace.pair("lock", "--json").succeeds().json["kbs"][0]["source"] == url
     forget(workplace, server)
-    succeeded(workplace.pair("install", "--locked"))
-    succeeded(workplace.pair("lock", "--check"))
+    workplace.pair("install", "--locked").succeeds()
+    workplace.pair("lock", "--check").succeeds()
 
 
 # ── refusing ───────────────────────────────────────────────────────────────────────────────────────
@@ -276,8 +268,8 @@ def test_a_wrong_hash_of_an_archive_without_a_feed_is_refused(
 ) -> None:
     (workplace.folder / "kb.zip").write_bytes(zip_of(SMALL_KB))
     url = server.add("/kb.zip", zip_of(SMALL_KB))
-    succeeded(workplace.pair("install", "--source", url if kind == "url" else "./kb.zip"))
-    succeeded(workplace.pair("lock"))
+    workplace.pair("install", "--source", url if kind == "url" else "./kb.zip").succeeds()
+    workplace.pair("lock").succeeds()
     right = edit_lock(workplace, field, "ab" * 32)
     before = read_files(workplace.target)
     [drift] = drifts(workplace.pair("install", "--locked", "--json"))
@@ -290,29 +282,29 @@ def test_an_archive_that_changed_at_its_address_is_refused_and_one_that_came_bac
 ) -> None:
     old, new = zip_of(SMALL_KB), zip_of({**SMALL_KB, "new.md": "new"})
     url = server.add("/kb.zip", old)
-    succeeded(workplace.pair("install", "--source", url))
-    succeeded(workplace.pair("lock"))
+    workplace.pair("install", "--source", url).succeeds()
+    workplace.pair("lock").succeeds()
     server.add("/kb.zip", new, etag='"two"')
-    succeeded(workplace.pair("update"))
+    workplace.pair("update").succeeds()
     before = read_files(workplace.target)
     [drift, *_] = drifts(workplace.pair("install", "--locked", "--json"))
     assert drift == f"default: archive SHA-256: locked {sha256(old)}, found {sha256(new)}"
     assert read_files(workplace.target) == before
     server.add("/kb.zip", old, etag='"three"')
-    succeeded(workplace.pair("install", "--locked"))
+    workplace.pair("install", "--locked").succeeds()
     assert not (workplace.target / "new.md").exists()
 
 
 def test_a_folder_that_changed_is_refused(workplace: Workplace) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
-    succeeded(workplace.pair("install", "--source", "./kb"))
-    succeeded(workplace.pair("lock"))
+    workplace.pair("install", "--source", "./kb").succeeds()
+    workplace.pair("lock").succeeds()
     write_files(workplace.folder / "kb", {"new.md": "new"})
     [drift] = drifts(workplace.pair("install", "--locked", "--json"))
     assert drift.startswith("default: content SHA-256: locked ")
     assert not (workplace.target / "new.md").exists()
     (workplace.folder / "kb" / "new.md").unlink()
-    succeeded(workplace.pair("install", "--locked"))
+    workplace.pair("install", "--locked").succeeds()
 
 
 def test_a_feed_that_moved_a_locked_version_is_refused_with_both(
@@ -360,8 +352,8 @@ def test_when_one_kb_is_refused_no_other_is_installed(workplace: Workplace, serv
     """Whatever the order of their ids."""
     for name in ("a-url", "z-url"):
         url = server.add(f"/{name}.zip", zip_of({**SMALL_KB, "name.md": name}))
-        succeeded(workplace.pair("install", f"kbs/{name}", "--kb", name, "--source", url))
-    succeeded(workplace.pair("lock", "kbs/a-url", "kbs/z-url"))
+        workplace.pair("install", f"kbs/{name}", "--kb", name, "--source", url).succeeds()
+    workplace.pair("lock", "kbs/a-url", "kbs/z-url").succeeds()
     for name in ("a-url", "z-url"):
         forget(workplace, server)
         subprocess.run(["rm", "-rf", workplace.folder / "kbs"], check=True)
@@ -371,17 +363,16 @@ def test_when_one_kb_is_refused_no_other_is_installed(workplace: Workplace, serv
         assert not workplace.target.exists()
         assert not (workplace.folder / "kbs").exists() or list((workplace.folder / "kbs").glob("[!.]*")) == []
         server.pages[f"/{name}.zip"], server.pages[f"/{name}.zip.sha256"] = was
-    succeeded(workplace.pair("install", "--locked"))
-    succeeded(workplace.pair("lock", "--check"))
+    workplace.pair("install", "--locked").succeeds()
+    workplace.pair("lock", "--check").succeeds()
 
 
 def test_an_edited_file_is_not_overwritten_by_a_locked_install_unless_forced(workplace: Workplace, locked: str) -> None:
     write_files(workplace.target, {"README.md": "edited"})
-    refused = workplace.pair("install", "--locked", "--json")
-    assert (refused.status, refused.error_code) == (4, "E011")
+    refused = workplace.pair("install", "--locked", "--json").fails(4, "E011")
     assert refused.json["error"]["details"]["files"] == ["README.md"]
-    succeeded(workplace.pair("install", "--locked", "--force"))
-    succeeded(workplace.pair("lock", "--check"))
+    workplace.pair("install", "--locked", "--force").succeeds()
+    workplace.pair("lock", "--check").succeeds()
 
 
 # ── checking ───────────────────────────────────────────────────────────────────────────────────────
@@ -408,9 +399,7 @@ def test_a_check_finds_every_drift_in_files(workplace: Workplace, locked: str) -
         "default: edited: .pair/knowledge/README.md",
         "default: missing: .pair/knowledge/guides/deploy.md",
     ]
-    told = workplace.pair("lock", "--check")
-    assert told.status == 4
-    assert "edited: .pair/knowledge/README.md" in told.stderr
+    workplace.pair("lock", "--check").exits(4).says("edited: .pair/knowledge/README.md")
 
 
 def test_a_check_reads_bytes_and_does_not_trust_times(workplace: Workplace, locked: str) -> None:
@@ -436,7 +425,7 @@ def test_a_check_finds_another_version_and_a_lock_that_is_not_current(
     workplace: Workplace, server: Server, locked: str
 ) -> None:
     published(workplace, server, "1.1.0")
-    succeeded(workplace.pair("update"))
+    workplace.pair("update").succeeds()
     old, new = archive_of(workplace, "1.0.0"), archive_of(workplace, "1.1.0")
     found = checked(workplace)
     assert found[:2] == [
@@ -445,9 +434,9 @@ def test_a_check_finds_another_version_and_a_lock_that_is_not_current(
     ]
     assert found[2].startswith("default: content SHA-256: locked ")
     assert len(found) == 3
-    succeeded(workplace.pair("lock"))
+    workplace.pair("lock").succeeds()
     assert checked(workplace) == []
-    succeeded(workplace.pair("update", "--kb", "time"))
+    workplace.pair("update", "--kb", "time").succeeds()
     assert checked(workplace) == ["default: id: locked default, found time"]
 
 
@@ -465,8 +454,7 @@ def test_a_check_finds_a_record_that_was_made_to_fit(workplace: Workplace, locke
 
 def test_a_check_without_a_lock_or_with_a_damaged_one_says_so(workplace: Workplace, locked: str) -> None:
     lock_of(workplace).write_text("version = 7\n")
-    refused = workplace.pair("lock", "--check", "--json")
-    assert (refused.status, refused.error_code) == (1, "E023")
+    refused = workplace.pair("lock", "--check", "--json").fails(1, "E023")
     assert "version 7" in refused.json["error"]["explanation"]
     assert workplace.pair("lock", "--json").error_code == "E023"
     lock_of(workplace).unlink()
@@ -475,7 +463,7 @@ def test_a_check_without_a_lock_or_with_a_damaged_one_says_so(workplace: Workpla
 
 def test_a_record_of_before_there_were_locks_can_be_locked(workplace: Workplace) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
-    succeeded(workplace.pair("install", "--source", "./kb"))
+    workplace.pair("install", "--source", "./kb").succeeds()
     record = workplace.target / ".pair-install.jsonl"
     first, second = record.read_text().splitlines()
     header = json.loads(first)
@@ -483,18 +471,18 @@ def test_a_record_of_before_there_were_locks_can_be_locked(workplace: Workplace)
     for field in ("kb_id", "archive_sha256", "commit", "content_sha256", "embedder", "manifest_version"):
         del header[field]
     record.write_text(f"{json.dumps(header)}\n{second}\n")
-    assert succeeded(workplace.pair("lock", "--json")).json["kbs"][0]["content_sha256"] == known
+    assert workplace.pair("lock", "--json").succeeds().json["kbs"][0]["content_sha256"] == known
     assert checked(workplace) == []
-    succeeded(workplace.pair("update"))
+    workplace.pair("update").succeeds()
     assert json.loads(record.read_text().splitlines()[0])["content_sha256"] == known
 
 
 def test_several_kbs_of_one_host_live_in_one_project(workplace: Workplace, server: Server) -> None:
     published(workplace, server, "1.0.0")
     feed = published(workplace, server, "1.0.0", name="cookbook")
-    succeeded(workplace.pair("install", "--source", f"{feed}#handbook"))
-    succeeded(workplace.pair("install", "docs/cookbook", "--kb", "cookbook", "--source", f"{feed}#cookbook"))
-    succeeded(workplace.pair("lock", ".pair/knowledge", "docs/cookbook"))
+    workplace.pair("install", "--source", f"{feed}#handbook").succeeds()
+    workplace.pair("install", "docs/cookbook", "--kb", "cookbook", "--source", f"{feed}#cookbook").succeeds()
+    workplace.pair("lock", ".pair/knowledge", "docs/cookbook").succeeds()
     files = {name: read_files(workplace.folder / name) for name in (".pair/knowledge", "docs/cookbook")}
     forget(workplace, server)
     subprocess.run(["rm", "-rf", workplace.folder / "docs"], check=True)
@@ -502,7 +490,7 @@ def test_several_kbs_of_one_host_live_in_one_project(workplace: Workplace, serve
         "cookbook: not installed: docs/cookbook",
         "default: not installed: .pair/knowledge",
     ]
-    succeeded(workplace.pair("install", "--locked"))
+    workplace.pair("install", "--locked").succeeds()
     assert {name: read_files(workplace.folder / name) for name in files} == files
     assert checked(workplace) == []
     serve(server, workplace.folder / "dist")

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.clocks import Origin, files_of
-from support.command import Outcome, Workplace, write_files
-
-CHANGED = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
+from support.clocks import CHANGED, Origin, files_of
+from support.command import Workplace, write_files
 
 
 @pytest.fixture
@@ -25,18 +23,13 @@ def locked(origin: Origin, elsewhere: Workplace) -> Workplace:
 
 def drifts(workplace: Workplace) -> list[str]:
     """Without the hashes that identify an index."""
-    done = workplace.pair("lock", "--check", "--json")
-    assert (done.status, done.error_code) == (4, "E022"), done.stdout
+    done = workplace.pair("lock", "--check", "--json").fails(4, "E022")
     return [line.partition(" (")[0] for line in done.json["error"]["details"]["drifts"]]
-
-
-def succeeded(done: Outcome) -> None:
-    assert done.status == 0, done.stdout + done.stderr
 
 
 def ingest(workplace: Workplace, **document: str) -> None:
     write_files(workplace.folder, {"mine.jsonl": json.dumps(document)})
-    succeeded(workplace.pair("ingest", "mine.jsonl"))
+    workplace.pair("ingest", "mine.jsonl").succeeds()
 
 
 def manifest_of(workplace: Workplace) -> Path:
@@ -45,41 +38,41 @@ def manifest_of(workplace: Workplace) -> Path:
 
 
 def test_a_roll_back_is_told_with_what_is_searched_now_until_it_is_taken_back(locked: Workplace) -> None:
-    succeeded(locked.pair("rollback", "1.0.0"))
+    locked.pair("rollback", "1.0.0").succeeds()
     told = locked.pair("lock", "--check").stderr
     assert "default: index in the engine: locked clocks 1.1.0 (" in told
     assert "found clocks 1.0.0 (" in told
-    succeeded(locked.pair("install", "--locked"))
-    succeeded(locked.pair("lock", "--check"))
-    succeeded(locked.pair("rollback", "1.0.0"))
-    succeeded(locked.pair("rollback", "1.1.0"))
-    succeeded(locked.pair("lock", "--check"))
+    locked.pair("install", "--locked").succeeds()
+    locked.pair("lock", "--check").succeeds()
+    locked.pair("rollback", "1.0.0").succeeds()
+    locked.pair("rollback", "1.1.0").succeeds()
+    locked.pair("lock", "--check").succeeds()
 
 
 def test_a_document_beside_those_of_the_package_is_nobodys_drift(locked: Workplace) -> None:
     ingest(locked, id="mine", text="Water clocks drip.")
-    succeeded(locked.pair("lock", "--check"))
+    locked.pair("lock", "--check").succeeds()
 
 
 def test_a_file_that_an_update_left_as_it_was_here_is_nobodys_drift(locked: Workplace, origin: Origin) -> None:
     write_files(locked.target, {"water.md": "# Water\n\nOurs drip.\n"})
-    succeeded(locked.pair("sync"))
+    locked.pair("sync").succeeds()
     newer = origin.package("1.2.0", **{"water.md": "# Water\n\nTheirs drip.\n"})
     assert locked.pair("update", "--offline", "--source", newer, "--json").json["kept"]
-    succeeded(locked.pair("lock"))
-    succeeded(locked.pair("lock", "--check"))
+    locked.pair("lock").succeeds()
+    locked.pair("lock", "--check").succeeds()
 
 
 def test_another_embedder_is_told(locked: Workplace) -> None:
-    succeeded(locked.pair("reembed", PAIR__ENGINE__EMBEDDING_DIMENSION="64"))
+    locked.pair("reembed", PAIR__ENGINE__EMBEDDING_DIMENSION="64").succeeds()
     assert drifts(locked) == ["default: embedder in the engine: locked ngram-384-v1, found ngram-64-v1"]
 
 
 def test_another_package_in_the_same_kb_is_told(locked: Workplace, origin: Origin) -> None:
     write_files(origin.workplace.folder / "rooms", {"red.md": "# Red\n\nIts walls are red.\n"})
-    succeeded(origin.workplace.pair("package", "rooms", "-o", "rooms.zip", "--with-index"))
+    origin.workplace.pair("package", "rooms", "-o", "rooms.zip", "--with-index").succeeds()
     rooms = origin.workplace.folder / "rooms.zip"
-    succeeded(locked.pair("install", "rooms", "--offline", "--source", rooms, "--kb", "default"))
+    locked.pair("install", "rooms", "--offline", "--source", rooms, "--kb", "default").succeeds()
     told = locked.pair("lock", "--check").stderr
     assert "index in the engine: locked clocks 1.1.0" in told
     assert "found rooms 1.0.0" in told
@@ -94,32 +87,32 @@ def test_a_kb_that_is_gone_or_damaged_is_told_and_none_is_made(locked: Workplace
     before = files_of(locked)
     assert drifts(locked) == ["default: index in the engine: locked clocks 1.1.0"]
     assert files_of(locked) == before
-    succeeded(locked.pair("install", "--locked"))
-    succeeded(locked.pair("lock", "--check"))
+    locked.pair("install", "--locked").succeeds()
+    locked.pair("lock", "--check").succeeds()
 
 
 def test_neither_compaction_nor_collection_nor_repair_is_a_drift(locked: Workplace) -> None:
     ingest(locked, id="mine", text="Water clocks drip.")
-    succeeded(locked.pair("docs", "delete", "mine"))
+    locked.pair("docs", "delete", "mine").succeeds()
     next((locked.folder / ".pair" / "store").glob("**/*.ids")).unlink()
     for command in (("fsck", "--repair"), ("compact", "--all"), ("gc",), ("sync",)):
-        succeeded(locked.pair(*command))
-        succeeded(locked.pair("lock", "--check"))
+        locked.pair(*command).succeeds()
+        locked.pair("lock", "--check").succeeds()
 
 
 def test_where_nobody_wanted_the_index_no_kb_is_looked_at(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
-    succeeded(elsewhere.pair("install", "--offline", "--source", package, "--no-index"))
-    succeeded(elsewhere.pair("lock"))
+    elsewhere.pair("install", "--offline", "--source", package, "--no-index").succeeds()
+    elsewhere.pair("lock").succeeds()
     before = files_of(elsewhere)
-    succeeded(elsewhere.pair("lock", "--check"))
+    elsewhere.pair("lock", "--check").succeeds()
     assert files_of(elsewhere) == before
-    succeeded(elsewhere.pair("sync"))
-    succeeded(elsewhere.pair("lock", "--check"))
+    elsewhere.pair("sync").succeeds()
+    elsewhere.pair("lock", "--check").succeeds()
 
 
 def test_an_edited_file_is_told_once_whether_or_not_it_was_synced(locked: Workplace) -> None:
     write_files(locked.target, {"almanacs.md": "# Almanacs\n\nOurs are older.\n"})
     assert drifts(locked) == ["default: edited: .pair/knowledge/almanacs.md"]
-    succeeded(locked.pair("sync"))
+    locked.pair("sync").succeeds()
     assert drifts(locked) == ["default: edited: .pair/knowledge/almanacs.md"]

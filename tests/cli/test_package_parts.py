@@ -9,26 +9,36 @@ from typing import Any
 
 import pytest
 
-from support.clocks import QUERIES, TOPICS, Origin, files_of, hits_of, installed_from, put_up, shards_in, sizes_in
+from support.clocks import (
+    CHANGED,
+    QUERIES,
+    TOPICS,
+    Origin,
+    Subscription,
+    files_of,
+    hits_of,
+    put_up,
+    shards_in,
+    sizes_in,
+)
 from support.command import Workplace, read_files, write_files
 from support.minisign import make_keys
 from support.releases import serve
 from support.server import Page, Server
 
 
-def test_an_update_fetches_only_the_shards_that_are_not_here(
-    origin: Origin, elsewhere: Workplace, server: Server
-) -> None:
-    first = origin.package("1.0.0")
-    installed_from(elsewhere, server, first)
-    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+@pytest.mark.parametrize("has_cache", [True, False], ids=["with its cache", "without its cache"])
+def test_an_update_fetches_only_the_shards_that_are_not_here(subscription: Subscription, has_cache: bool) -> None:
+    first = subscription.install()
+    if not has_cache:
+        shutil.rmtree(subscription.elsewhere.cache)
+    second = subscription.offer()
     new = shards_in(second) - shards_in(first)
     assert 0 < len(new) < len(shards_in(second)) / 2
-    put_up(server, second)
-    assert elsewhere.pair("update").status == 0
-    assert server.sent_bytes["/clocks.zip"] <= 1.2 * sizes_in(second, new) + 40_000
-    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
-    assert elsewhere.pair("verify", ".pair/knowledge").status == 0
+    subscription.update()
+    assert subscription.server.sent_bytes["/clocks.zip"] <= 1.2 * sizes_in(second, new) + 40_000
+    subscription.assert_finds_the_same()
+    subscription.elsewhere.pair("verify", ".pair/knowledge").succeeds()
 
 
 def test_texts_alone_are_installed_where_the_store_of_the_engine_is_away(
@@ -37,23 +47,8 @@ def test_texts_alone_are_installed_where_the_store_of_the_engine_is_away(
     put_up(server, origin.package("1.0.0"))
     del server.pages["/clocks.zip.manifest.json"]  # so that the archive is fetched as a whole
     away = {"PAIR__ENGINE__STORE": "s3://bucket/kbs", "PAIR__ENGINE__S3_ENDPOINT": "http://127.0.0.1:9"}
-    done = elsewhere.pair("install", "--no-index", "--source", server.url("/clocks.zip"), **away)
-    assert done.status == 0, done.stderr
+    elsewhere.pair("install", "--no-index", "--source", server.url("/clocks.zip"), **away).succeeds()
     assert elsewhere.pair("install", "--source", server.url("/clocks.zip")).status == 0
-    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
-
-
-def test_without_its_cache_an_update_still_fetches_only_what_the_engine_lacks(
-    origin: Origin, elsewhere: Workplace, server: Server
-) -> None:
-    first = origin.package("1.0.0")
-    installed_from(elsewhere, server, first)
-    shutil.rmtree(elsewhere.cache)
-    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    put_up(server, second)
-    assert elsewhere.pair("update").status == 0
-    new = shards_in(second) - shards_in(first)
-    assert server.sent_bytes["/clocks.zip"] <= 1.2 * sizes_in(second, new) + 40_000
     assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
 
 
@@ -88,7 +83,7 @@ def test_of_an_index_that_nobody_wants_nothing_is_fetched(
         put_up(server, origin.package("1.0.0", **{"tides.md": long_text(1)}))
         assert elsewhere.pair(*first.split(), "--source", server.url("/clocks.zip")).status == 0
         before = hits_of(elsewhere, "sundials", "--exact") if first == "install" else []
-    second = origin.package("1.1.0", **{"tides.md": long_text(2), "sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    second = origin.package("1.1.0", **{"tides.md": long_text(2), **CHANGED})
     put_up(server, second)
     server.received.clear()
     command = "install" if first == "nothing" else "update"
@@ -121,78 +116,59 @@ def test_an_index_that_nobody_wanted_is_fetched_once_somebody_does(
     assert server.received == []
 
 
-def test_a_connection_that_is_cut_is_gone_on_with(origin: Origin, elsewhere: Workplace, server: Server) -> None:
-    installed_from(elsewhere, server, origin.package("1.0.0"))
-    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    put_up(server, second, cut_after=[100_000_000, 5_000, 7_000, 9_000])
-    assert elsewhere.pair("update").status == 0
-    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+def test_a_connection_that_is_cut_is_gone_on_with(subscription: Subscription) -> None:
+    subscription.install()
+    subscription.offer(cut_after=[100_000_000, 5_000, 7_000, 9_000])
+    subscription.update()
+    subscription.assert_finds_the_same()
 
 
-def test_an_archive_that_changes_in_between_is_taken_as_it_is_then(
-    origin: Origin, elsewhere: Workplace, server: Server
-) -> None:
-    installed_from(elsewhere, server, origin.package("1.0.0"))
-    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    third = origin.package("1.2.0", **{"sundials.md": "# Sundials\n\nThey want the moon.\n"})
-    changes = iter([third])
+def test_an_archive_that_changes_in_between_is_taken_as_it_is_then(subscription: Subscription) -> None:
+    subscription.install()
+    changes: list[Path] = []
 
     def change(received: Any) -> None:
-        if received.headers.get("If-Range") and (newer := next(changes, None)) is not None:
-            put_up(server, newer)
+        if received.headers.get("If-Range") and changes:
+            put_up(subscription.server, changes.pop())
 
-    put_up(server, second, before_body=change)
-    assert elsewhere.pair("update").status == 0
-    assert "moon" in elsewhere.pair("docs", "get", "sundials.md").stdout
-    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+    subscription.offer(before_body=change)
+    changes.append(subscription.origin.package("1.2.0", **{"sundials.md": "# Sundials\n\nThey want the moon.\n"}))
+    subscription.update()
+    assert "moon" in subscription.elsewhere.pair("docs", "get", "sundials.md").stdout
+    subscription.assert_finds_the_same()
 
 
 @pytest.mark.parametrize("manner", ["honours_range", "manifest", "other manifest"])
-def test_where_parts_cannot_be_had_the_whole_is_fetched(
-    origin: Origin, elsewhere: Workplace, server: Server, manner: str
-) -> None:
-    first = origin.package("1.0.0")
-    installed_from(elsewhere, server, first)
-    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    put_up(server, second, honours_range=manner != "honours_range")
+def test_where_parts_cannot_be_had_the_whole_is_fetched(subscription: Subscription, manner: str) -> None:
+    first = subscription.install()
+    subscription.offer(honours_range=manner != "honours_range")
     if manner == "manifest":
-        del server.pages["/clocks.zip.manifest.json"]
+        del subscription.server.pages["/clocks.zip.manifest.json"]
     if manner == "other manifest":
-        server.pages["/clocks.zip.manifest.json"].body = first.with_name(first.name + ".manifest.json").read_bytes()
-    assert elsewhere.pair("update").status == 0
-    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+        other = first.with_name(first.name + ".manifest.json").read_bytes()
+        subscription.server.pages["/clocks.zip.manifest.json"].body = other
+    subscription.update()
+    subscription.assert_finds_the_same()
 
 
-def test_a_feed_that_does_not_vouch_for_the_manifest_has_the_whole_fetched(
-    origin: Origin, elsewhere: Workplace, server: Server
-) -> None:
-    origin.publish("1.0.0")
-    feed = serve(server, origin.dist)
-    assert elsewhere.pair("install", "--source", feed).status == 0
-    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    serve(server, origin.dist)
-    server.sent_bytes.clear()
-    name = "/kbs/clocks-1.1.0.zip"
-    evil = json.loads(server.pages[f"{name}.manifest.json"].body)
+def test_a_feed_that_does_not_vouch_for_the_manifest_has_the_whole_fetched(subscription: Subscription) -> None:
+    subscription.install_and_publish()
+    beside = subscription.server.pages["/kbs/clocks-1.1.0.zip.manifest.json"]
+    evil = json.loads(beside.body)
     evil["files"]["sundials.md"]["sha256"] = "0" * 64
-    server.pages[f"{name}.manifest.json"].body = json.dumps(evil).encode()
-    assert elsewhere.pair("update").status in {0, 2}
-    put = serve(server, origin.dist)
-    assert elsewhere.pair("update", "--source", put).status == 0
-    assert "the sun" in elsewhere.pair("docs", "get", "sundials.md").stdout
+    beside.body = json.dumps(evil).encode()
+    assert subscription.elsewhere.pair("update").status in {0, 2}
+    subscription.update("--source", serve(subscription.server, subscription.origin.dist))
+    assert "the sun" in subscription.elsewhere.pair("docs", "get", "sundials.md").stdout
 
 
-def test_an_update_from_a_feed_fetches_parts_too(origin: Origin, elsewhere: Workplace, server: Server) -> None:
-    origin.publish("1.0.0")
-    assert elsewhere.pair("install", "--source", serve(server, origin.dist)).status == 0
-    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    serve(server, origin.dist)
-    server.sent_bytes.clear()
-    assert elsewhere.pair("update").status == 0
-    archives = [origin.dist / f"clocks-{version}.zip" for version in ("1.0.0", "1.1.0")]
+def test_an_update_from_a_feed_fetches_parts_too(subscription: Subscription) -> None:
+    subscription.install_and_publish()
+    subscription.update()
+    archives = [subscription.origin.dist / f"clocks-{version}.zip" for version in ("1.0.0", "1.1.0")]
     new = shards_in(archives[1]) - shards_in(archives[0])
-    assert server.sent_bytes["/kbs/clocks-1.1.0.zip"] <= 1.2 * sizes_in(archives[1], new) + 40_000
-    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+    assert subscription.server.sent_bytes["/kbs/clocks-1.1.0.zip"] <= 1.2 * sizes_in(archives[1], new) + 40_000
+    subscription.assert_finds_the_same()
 
 
 def put_up_signed(server: Server, package: Path) -> None:
@@ -212,12 +188,11 @@ def test_where_signatures_are_required_parts_are_taken_only_by_a_signed_manifest
     }
     put_up_signed(server, origin.package("1.0.0", "--sign", keys.secret))
     assert elsewhere.pair("install", "--source", server.url("/clocks.zip")).status == 0
-    changed = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
-    put_up_signed(server, origin.package("1.1.0", "--sign", others.secret, **changed))
+    put_up_signed(server, origin.package("1.1.0", "--sign", others.secret, **CHANGED))
     before = files_of(elsewhere)
     assert elsewhere.pair("update", "--json").error_code == "E017"
     assert files_of(elsewhere) == before
-    second = origin.package("1.1.0", "--sign", keys.secret, **changed)
+    second = origin.package("1.1.0", "--sign", keys.secret, **CHANGED)
     put_up_signed(server, second)
     server.sent_bytes.clear()
     done = elsewhere.pair("update", "--json").json
@@ -238,7 +213,7 @@ def test_what_one_feed_has_put_together_is_not_taken_for_a_release_of_another(
     origin.publish("1.0.0")
     feed = serve(server, origin.dist, "/evil")
     assert elsewhere.pair("install", "--source", feed).status == 0
-    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    origin.publish("1.1.0", **CHANGED)
     feed = serve(server, origin.dist, "/evil")
     write_files(origin.workplace.folder / "rooms", {"red.md": "# Red\n\nIts walls are red.\n"})
     assert origin.workplace.pair("publish", "honest", "rooms").status == 0

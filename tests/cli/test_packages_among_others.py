@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from support.clocks import QUERIES, TOPICS, Origin, hits_of, pages
+from support.clocks import CHANGED, QUERIES, TOPICS, Origin, hits_of, pages
 from support.command import Workplace, write_files
 from support.server import Page, Server
 
@@ -12,7 +12,7 @@ def test_what_did_not_come_with_the_package_stays(origin: Origin, elsewhere: Wor
     write_files(elsewhere.folder, {"mine.jsonl": json.dumps({"id": "mine", "text": "Water clocks drip."})})
     assert elsewhere.pair("ingest", "mine.jsonl").status == 0
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
-    changed = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    changed = origin.package("1.1.0", **CHANGED)
     assert elsewhere.pair("update", "--offline", "--source", changed).status == 0
     listed = {each["id"] for each in elsewhere.pair("docs", "list", "--json").json["documents"]}
     assert listed == {"mine", *pages()}
@@ -35,10 +35,9 @@ def test_pages_that_came_with_a_package_stay_until_it_comes_without_them(
     write_files(place.target, pages())
     for version, address in (("1.0.0", page), ("2.0.0", "")):
         links.write_text(f"{address}\n")
-        made = place.pair(
+        place.pair(
             "package", ".pair/knowledge", "-o", "kb.zip", "--name", "clocks", "--version", version, "--with-index"
-        )
-        assert made.status == 0, made.stderr
+        ).succeeds()
         assert elsewhere.pair("install", "--offline", "--source", place.folder / "kb.zip").status == 0
         assert elsewhere.pair("sync", "--json").json["unstored"] == 0
         listed = {each["id"] for each in elsewhere.pair("docs", "list", "--json").json["documents"]}
@@ -68,8 +67,7 @@ def test_a_file_that_left_the_package_leaves_the_engine_with_it(origin: Origin, 
     assert elsewhere.pair("compact", "--all").status == 0
     (origin.folder / "sundials.md").unlink()
     path = origin.workplace.folder / "less.zip"
-    made = origin.workplace.pair("package", origin.folder, "-o", path, "--version", "2.0.0", "--with-index")
-    assert made.status == 0
+    origin.workplace.pair("package", origin.folder, "-o", path, "--version", "2.0.0", "--with-index").succeeds()
     assert elsewhere.pair("update", "--offline", "--source", path).status == 0
     assert elsewhere.pair("docs", "get", "sundials.md", "--json").error_code == "E214"
     assert len(elsewhere.pair("docs", "list", "--json").json["documents"]) == len(TOPICS) - 1
@@ -78,7 +76,7 @@ def test_a_file_that_left_the_package_leaves_the_engine_with_it(origin: Origin, 
 def test_an_update_can_be_rolled_back_by_the_version_of_the_package(origin: Origin, elsewhere: Workplace) -> None:
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
     before = hits_of(elsewhere, "sundials", "--exact")
-    changed = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    changed = origin.package("1.1.0", **CHANGED)
     assert elsewhere.pair("update", "--offline", "--source", changed).status == 0
     after = hits_of(elsewhere, "sundials", "--exact")
     assert after != before
@@ -130,9 +128,8 @@ def test_after_an_update_without_an_index_no_version_claims_the_package_before(
 ) -> None:
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
     before = hits_of(elsewhere, "sundials", "--exact")
-    write_files(origin.folder, pages(**{"sundials.md": "# Sundials\n\nThey want the sun.\n"}))
-    made = origin.workplace.pair("package", origin.folder, "-o", "bare.zip", "--version", "2.0.0")
-    assert made.status == 0, made.stderr
+    write_files(origin.folder, pages(**CHANGED))
+    origin.workplace.pair("package", origin.folder, "-o", "bare.zip", "--version", "2.0.0").succeeds()
     assert elsewhere.pair("update", "--offline", "--source", origin.workplace.folder / "bare.zip").status == 0
     assert elsewhere.pair("sync", "--json").json["stored"] == 1
     assert labels(elsewhere) == [("upsert", ""), ("install", "clocks 1.0.0")]
@@ -164,7 +161,7 @@ def test_a_package_whose_version_is_a_number_is_found_where_no_version_has_that_
 ) -> None:
     assert elsewhere.pair("install", "--offline", "--source", origin.package("2024")).status == 0
     before = hits_of(elsewhere, "sundials", "--exact")
-    changed = origin.package("1", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    changed = origin.package("1", **CHANGED)
     assert elsewhere.pair("update", "--offline", "--source", changed).status == 0
     assert labels(elsewhere) == [("install", "clocks 1"), ("install", "clocks 2024")]
     after = hits_of(elsewhere, "sundials", "--exact")

@@ -11,8 +11,9 @@ import pytest
 
 from pair import Settings, errors
 from pair.kb.package_index import open_package
-from support.clocks import Origin, files_of, installed_from, pages, put_up, refit, rewritten
+from support.clocks import CHANGED, Origin, contents_of, files_of, installed_from, pages, put_up, refit, rewritten
 from support.command import Workplace, write_files
+from support.errors import raises_code
 from support.server import Server
 
 
@@ -67,8 +68,7 @@ def test_an_index_that_does_not_fit_is_refused_and_nothing_changes(
 
 def test_a_shard_that_was_tampered_with_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist()}
+    contents = contents_of(package)
     name = next(each for each in contents if each.endswith(".search"))
     contents[name] = contents[name][:-1] + bytes([contents[name][-1] ^ 1])
     with zipfile.ZipFile(package, "w") as made:
@@ -82,8 +82,7 @@ def test_a_shard_that_was_tampered_with_is_refused_and_nothing_changes(origin: O
 
 def test_a_file_in_the_place_of_the_shards_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist() if "/shards/" not in name}
+    contents = {name: content for name, content in contents_of(package).items() if "/shards/" not in name}
     value = json.loads(contents["manifest.json"])
     contents[".pair-index/shards"] = b"none"
     refit(package, contents, value | {"files": {name: {} for name in contents if name != "manifest.json"}})
@@ -116,7 +115,7 @@ def test_an_archive_whose_directory_lies_is_refused_from_a_file_and_over_ranges_
     origin: Origin, elsewhere: Workplace, server: Server, spoil: Callable[[bytes, int], bytes]
 ) -> None:
     installed_from(elsewhere, server, origin.package("1.0.0"))
-    package = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    package = origin.package("1.1.0", **CHANGED)
     with zipfile.ZipFile(package) as opened:
         start = opened.start_dir
     package.write_bytes(spoil(package.read_bytes(), start))
@@ -146,15 +145,13 @@ def test_a_package_that_no_install_would_unpack_is_not_opened_for_reading_either
     with zipfile.ZipFile(package, "a", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("zeros.bin", bytes(20_000_000))
     settings = Settings.load(environment={"PAIR__ENGINE__CACHE_DIR": str(tmp_path / "shards")})
-    with pytest.raises(errors.DownloadError) as refusal:
+    with raises_code("E009", errors.DownloadError):
         open_package(package, settings)
-    assert refusal.value.code == "E009"
 
 
 def test_a_package_of_a_newer_schema_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist()}
+    contents = contents_of(package)
     value = json.loads(contents["manifest.json"])
     refit(package, contents, value | {"schema_version": 2})
     refused(elsewhere, package, "E018")
@@ -162,10 +159,8 @@ def test_a_package_of_a_newer_schema_is_refused_and_nothing_changes(origin: Orig
 
 def test_a_folder_that_is_not_the_sources_of_the_project_is_no_index_of_default(origin: Origin) -> None:
     write_files(origin.folder, pages())
-    done = origin.workplace.pair("package", origin.folder, "--with-index", "--kb", "default", "--json")
-    assert (done.status, done.error_code) == (1, "E014")
-    done = origin.workplace.pair("package", "nowhere", "--with-index", "--json")
-    assert (done.status, done.error_code) == (1, "E003")
+    origin.workplace.pair("package", origin.folder, "--with-index", "--kb", "default", "--json").fails(1, "E014")
+    origin.workplace.pair("package", "nowhere", "--with-index", "--json").fails(1, "E003")
 
 
 def test_it_is_told_when_more_is_given_away_than_the_files_of_the_folder(origin: Origin) -> None:

@@ -44,8 +44,7 @@ def test_an_install_asks_no_embedder(origin: Origin, elsewhere: Workplace) -> No
 def test_answers_and_citations_are_those_of_the_origin(origin: Origin, elsewhere: Workplace) -> None:
     write_files(origin.workplace.target, pages())
     assert origin.workplace.pair("sync").status == 0
-    done = origin.workplace.pair("package", ".pair/knowledge", "-o", "kb.zip", "--name", "clocks", "--with-index")
-    assert done.status == 0, done.stderr
+    origin.workplace.pair("package", ".pair/knowledge", "-o", "kb.zip", "--name", "clocks", "--with-index").succeeds()
     assert elsewhere.pair("install", "--offline", "--source", origin.workplace.folder / "kb.zip").status == 0
     for query in QUERIES:
         here, there = (place.pair("ask", query, "--json").json for place in (elsewhere, origin.workplace))
@@ -88,8 +87,7 @@ def test_published_with_its_index_it_installs_from_a_host_of_static_files(
 ) -> None:
     origin.publish("1.0.0")
     feed = serve(server, origin.dist)
-    done = elsewhere.pair("install", "--source", feed, "--json")
-    assert done.status == 0, done.stdout
+    elsewhere.pair("install", "--source", feed, "--json").succeeds()
     assert hits_of(elsewhere, QUERIES[0]) == origin.search(QUERIES[0])
     assert {each.path.rpartition("/")[2] for each in server.received} <= {
         "releases.json",

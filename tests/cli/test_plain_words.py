@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -14,7 +13,7 @@ from cli.test_hostile_texts import answering
 from contract.test_page_guard import write_certificate
 from support.command import Workplace, write_files
 from support.kbs import SMALL_KB, write_zip
-from support.listening import QuietServer
+from support.listening import LoopbackServer, QuietServer
 from support.ports import free_ports
 from support.server import Server
 
@@ -33,12 +32,8 @@ def serving_tls(folder: Path) -> Iterator[int]:
     context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
     httpd = QuietServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
-    threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield httpd.server_address[1]
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
+    with LoopbackServer(httpd) as server:
+        yield server.port
 
 
 def test_a_refused_connection_is_told_with_the_host(workplace: Workplace) -> None:
@@ -49,26 +44,23 @@ def test_a_refused_connection_is_told_with_the_host(workplace: Workplace) -> Non
     assert_plain(done.stderr)
 
 
+def assert_told(workplace: Workplace, address: str, words: str) -> None:
+    """By an install from this address, and by a sync of a page there."""
+    write_files(workplace.folder / ".pair", {"links.txt": f"{address}/a\n"})
+    variables = {"PAIR__SOURCES__RETRIES": "0", "PAIR__KB__ALLOW_PRIVATE_ADDRESSES": "true"}
+    for command in (["install", "--source", f"{address}/kb.zip"], ["sync"]):
+        assert_plain(workplace.pair(*command, **variables).says(words).stderr)
+
+
 def test_a_certificate_that_nobody_vouches_for_is_told_as_that(workplace: Workplace, tmp_path: Path) -> None:
     with serving_tls(tmp_path) as port:
-        write_files(workplace.folder / ".pair", {"links.txt": f"https://localhost:{port}/a\n"})
-        variables = {"PAIR__SOURCES__RETRIES": "0", "PAIR__KB__ALLOW_PRIVATE_ADDRESSES": "true"}
-        installed = workplace.pair("install", "--source", f"https://localhost:{port}/kb.zip", **variables)
-        synced = workplace.pair("sync", **variables)
-    for done in (installed, synced):
-        assert "certificate verify failed: self-signed certificate" in done.stderr
-        assert_plain(done.stderr)
+        words = "certificate verify failed: self-signed certificate"
+        assert_told(workplace, f"https://localhost:{port}", words)
 
 
 def test_a_server_that_speaks_something_else_is_told_as_that(workplace: Workplace) -> None:
     with answering(b"220 mail.example ESMTP ready\r\n\r\n") as address:
-        write_files(workplace.folder / ".pair", {"links.txt": f"{address}/a\n"})
-        variables = {"PAIR__SOURCES__RETRIES": "0", "PAIR__KB__ALLOW_PRIVATE_ADDRESSES": "true"}
-        installed = workplace.pair("install", "--source", f"{address}/kb.zip", **variables)
-        synced = workplace.pair("sync", **variables)
-    for done in (installed, synced):
-        assert "the server did not answer in HTTP" in done.stderr
-        assert_plain(done.stderr)
+        assert_told(workplace, address, "the server did not answer in HTTP")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +104,7 @@ def test_of_a_server_that_does_not_answer_it_is_said_that_it_is_waited_for(workp
 
 def test_an_empty_folder_is_not_told_to_install_itself(workplace: Workplace) -> None:
     (workplace.folder / "empty").mkdir()
-    done = workplace.pair("install", "--source", "./empty")
-    assert "the source has no files" in done.stderr
+    done = workplace.pair("install", "--source", "./empty").says("the source has no files")
     assert "pair install" not in done.stderr
     assert "Install one first: pair install" in workplace.pair("verify", "empty").stderr
 
@@ -122,8 +113,7 @@ def test_records_of_a_folder_that_vanished_are_said_to_be_kept(workplace: Workpl
     write_files(workplace.target, {"a.md": "# A\n"})
     workplace.pair("sync")
     workplace.target.rename(workplace.folder / "moved")
-    done = workplace.pair("sync")
-    assert "synced: nothing; what is recorded of these sources is kept" in done.stderr
+    done = workplace.pair("sync").says("synced: nothing; what is recorded of these sources is kept")
     assert "no sources" not in done.stderr
 
 
@@ -138,20 +128,23 @@ def test_a_folder_that_may_not_be_written_is_no_matter_of_space(workplace: Workp
     assert "Free space" not in done.stderr
 
 
-def test_a_local_archive_is_not_downloaded_again(workplace: Workplace) -> None:
+def test_a_local_archive_that_differs_from_its_checksum_is_refused_and_not_downloaded_again(
+    workplace: Workplace,
+) -> None:
     write_zip(workplace.folder / "kb.zip", SMALL_KB)
     write_files(workplace.folder, {"kb.zip.sha256": f"{'0' * 64}  kb.zip\n"})
     for arguments in (["install", "--source", "./kb.zip"], ["verify", "kb.zip"]):
         done = workplace.pair(*arguments)
+        assert (done.status, "Code: E006" in done.stderr) == (2, True)
         assert "KB checksum validation failed" in done.stderr
         assert "Get the file and its .sha256 again from the publisher" in done.stderr
         assert "ownload" not in done.stderr
+    assert not workplace.target.exists()
 
 
 def test_a_private_address_is_refused_with_the_setting_that_allows_it(workplace: Workplace) -> None:
     write_files(workplace.folder / ".pair", {"links.txt": "http://127.0.0.1:9/a\n"})
-    done = workplace.pair("sync")
-    assert "127.0.0.1 is a loopback address; kb.allow_private_addresses: true allows it" in done.stderr
+    workplace.pair("sync").says("127.0.0.1 is a loopback address; kb.allow_private_addresses: true allows it")
 
 
 def test_a_model_that_cannot_be_reached_is_told_in_plain_words(workplace: Workplace) -> None:
@@ -161,8 +154,7 @@ def test_a_model_that_cannot_be_reached_is_told_in_plain_words(workplace: Workpl
         "PAIR__AI__RETRIES": "0",
         "PAIR__AI__MODEL": "m",
     }
-    done = workplace.pair("sync", **model)
-    assert "Connection refused" in done.stderr
+    done = workplace.pair("sync", **model).says("Connection refused")
     assert_plain(done.stderr)
 
 

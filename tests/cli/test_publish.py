@@ -23,8 +23,7 @@ def folder_of(workplace: Workplace, name: str = "handbook", text: str = "one") -
 
 def test_a_folder_is_packaged_and_published_with_its_feed_and_checksum(workplace: Workplace) -> None:
     folder_of(workplace)
-    done = workplace.pair("publish", "dist", "handbook", "--version", "1.2.0", "--json")
-    assert done.status == 0, done.stderr
+    done = workplace.pair("publish", "dist", "handbook", "--version", "1.2.0", "--json").succeeds()
     dist = workplace.folder / "dist"
     archive = (dist / "handbook-1.2.0.zip").read_bytes()
     digest = hashlib.sha256(archive).hexdigest()
@@ -70,8 +69,7 @@ def test_a_package_is_published_as_it_is_with_what_lies_beside_it(workplace: Wor
     sidecars = {".manifest.json": manifest, ".minisig": b"signed", ".manifest.json.minisig": b"signed too"}
     for suffix, content in sidecars.items():
         (workplace.folder / "made" / f"kb.zip{suffix}").write_bytes(content)
-    done = workplace.pair("publish", "dist", "made/kb.zip")
-    assert done.status == 0, done.stderr
+    workplace.pair("publish", "dist", "made/kb.zip").succeeds()
     dist = workplace.folder / "dist"
     assert (dist / "handbook-2.0.0.zip").read_bytes() == (workplace.folder / "made" / "kb.zip").read_bytes()
     for suffix, content in sidecars.items():
@@ -79,8 +77,7 @@ def test_a_package_is_published_as_it_is_with_what_lies_beside_it(workplace: Wor
     [release] = feed_in(dist)["kbs"]["handbook"]["releases"]
     assert release["manifest_sha256"] == hashlib.sha256(manifest).hexdigest()
     assert release["signature"] is True
-    refused = workplace.pair("publish", "dist", "made/kb.zip", "--version", "3", "--json")
-    assert refused.error_code == "E402"
+    assert workplace.pair("publish", "dist", "made/kb.zip", "--version", "3", "--json").error_code == "E402"
 
 
 def test_a_package_that_lies_in_the_place_already_is_published_there(workplace: Workplace) -> None:
@@ -101,21 +98,18 @@ def test_without_a_source_the_installed_kb_is_published(workplace: Workplace) ->
 def test_the_same_bytes_again_are_nothing_to_do(workplace: Workplace) -> None:
     publish(workplace, "1.0.0")
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (workplace.folder / "dist").iterdir()}
-    done = workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook", "--json")
-    assert done.status == 0
+    done = workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook", "--json").succeeds()
     assert done.json["is_new"] is False
     after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (workplace.folder / "dist").iterdir()}
     assert after == before
-    again = workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook")
-    assert "nothing to do" in again.stderr
+    workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook").says("nothing to do")
 
 
 def test_other_bytes_for_a_version_are_refused_and_change_nothing(workplace: Workplace) -> None:
     publish(workplace, "1.0.0")
     before = read_files(workplace.folder / "dist")
     folder_of(workplace, text="other")
-    refused = workplace.pair("publish", "dist", "handbook", "--version", "1.0.0", "--json")
-    assert (refused.status, refused.error_code) == (4, "E021")
+    refused = workplace.pair("publish", "dist", "handbook", "--version", "1.0.0", "--json").fails(4, "E021")
     details = refused.json["error"]["details"]
     assert details["published"] == feed_in(workplace.folder / "dist")["kbs"]["handbook"]["releases"][0]["sha256"]
     assert details["given"] != details["published"]
@@ -126,8 +120,7 @@ def test_bytes_that_somebody_began_to_publish_are_not_replaced_by_others(workpla
     publish(workplace, "1.0.0")
     (workplace.folder / "dist" / "releases.json").unlink()
     folder_of(workplace, text="other")
-    refused = workplace.pair("publish", "dist", "handbook", "--version", "1.0.0", "--json")
-    assert refused.error_code == "E021"
+    assert workplace.pair("publish", "dist", "handbook", "--version", "1.0.0", "--json").error_code == "E021"
     assert workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook").status == 0
     assert workplace.pair("install", "--source", "./dist/releases.json").status == 0
 
@@ -209,8 +202,7 @@ def test_a_publication_killed_at_any_moment_leaves_the_old_feed_and_the_next_run
         if was_killed:
             after = (dist / "releases.json").read_bytes()
             assert after == before or json.loads(after)["kbs"]["kb"]["releases"][-1]["version"] == f"1.{moment}.0"
-        done = workplace.pair(*arguments)
-        assert done.status == 0, done.stderr
+        workplace.pair(*arguments).succeeds()
         releases = feed_in(dist)["kbs"]["kb"]["releases"]
         assert len(releases) == moment + 2
         for release in releases:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.command import Outcome, Workplace, write_files
+from support.command import Workplace, write_files
 from support.model_server import Answer, ModelServer
 
 NOTES: dict[str, str | bytes] = {
@@ -39,14 +39,9 @@ def configured(workplace: Workplace, text: str) -> None:
     (workplace.folder / "config.yaml").write_text(text)
 
 
-def refused(done: Outcome, code: str, status: int) -> None:
-    assert (done.status, done.error_code) == (status, code), done.stdout
-
-
 def test_the_embedder_is_changed_and_the_line_to_change_is_told(filled: Workplace) -> None:
     configured(filled, "engine:\n  graph: text\n  embedder: ngram\n  embedding_dimension: 384\n")
-    planned = filled.pair("reembed", "--embedder", "static", "--dry-run")
-    assert planned.status == 0
+    planned = filled.pair("reembed", "--embedder", "static", "--dry-run").succeeds()
     assert "default (40 documents, 40 chunks) from ngram-384-v1 to static-" in planned.stderr
     assert "40 texts of " in planned.stderr
     assert filled.pair("search", "item7", "--json").status == 0
@@ -57,9 +52,7 @@ def test_the_embedder_is_changed_and_the_line_to_change_is_told(filled: Workplac
     assert "re-embedded default (40 documents, 40 chunks) with static-" in done.stderr
     assert "change config.yaml:3 to `embedder: static`" in done.stderr
     assert "remove config.yaml:4, `embedding_dimension: 384`" in done.stderr
-    refusal = filled.pair("search", "item7")
-    assert refusal.status == 1
-    assert "pair reembed --kb default" in refusal.stderr
+    filled.pair("search", "item7").exits(1).says("pair reembed --kb default")
 
     (filled.folder / "config.yaml").write_text("engine:\n  graph: text\n  embedder: static\n")
     assert filled.pair("search", "item7", "--json").json["results"][0]["id"] == "notes/7.md"
@@ -91,19 +84,18 @@ def test_programs_get_one_value(filled: Workplace) -> None:
 def test_what_the_error_advises_helps(filled: Workplace) -> None:
     later = {"PAIR__ENGINE__EMBEDDING_DIMENSION": "24"}
     assert "pair reembed --kb default" in filled.pair("search", "item7", **later).stderr
-    done = filled.pair("reembed", "--kb", "default", **later)
-    assert done.status == 0
+    done = filled.pair("reembed", "--kb", "default", **later).succeeds()
     assert "configuration" not in done.stderr, "it names the right one already"
     assert filled.pair("search", "item7", "--json", **later).json["results"][0]["id"] == "notes/7.md"
 
 
 def test_bad_input_is_refused(filled: Workplace) -> None:
-    refused(filled.pair("reembed", "--embedder", "word2vec", "--json"), "E402", 1)
-    refused(filled.pair("reembed", "--dimension", "0", "--json"), "E402", 1)
-    refused(filled.pair("reembed", "--embedder", "static", "--dimension", "17", "--json"), "E401", 1)
-    refused(filled.pair("reembed", "--embedder", "openai", "--json"), "E401", 1)
-    refused(filled.pair("reembed", "--embedder", "static", "--kb", "nothing", "--json"), "E201", 1)
-    refused(filled.pair("reembed", "--kb", "../x", "--json"), "E212", 1)
+    filled.pair("reembed", "--embedder", "word2vec", "--json").fails(1, "E402")
+    filled.pair("reembed", "--dimension", "0", "--json").fails(1, "E402")
+    filled.pair("reembed", "--embedder", "static", "--dimension", "17", "--json").fails(1, "E401")
+    filled.pair("reembed", "--embedder", "openai", "--json").fails(1, "E401")
+    filled.pair("reembed", "--embedder", "static", "--kb", "nothing", "--json").fails(1, "E201")
+    filled.pair("reembed", "--kb", "../x", "--json").fails(1, "E212")
     assert not list((filled.folder / ".pair").glob("cache-unfinished"))
 
 
@@ -112,7 +104,7 @@ def test_documents_without_text_are_named(filled: Workplace) -> None:
     (filled.folder / "pictures.jsonl").write_text(json.dumps(line))
     assert filled.pair("ingest", "pictures.jsonl").status == 0
     done = filled.pair("reembed", "--embedder", "static", "--json")
-    refused(done, "E307", 1)
+    done.fails(1, "E307")
     assert done.json["error"]["details"]["ids"] == ["picture"]
 
 

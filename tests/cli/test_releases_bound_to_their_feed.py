@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.clocks import Origin
+from support.clocks import Subscription
 from support.command import Workplace, read_files
 from support.kbs import sha256
 from support.minisign import Keys, make_keys
@@ -57,8 +57,7 @@ def test_a_signed_package_under_the_name_of_another_release_is_refused(
     sign_in(dist, keys)
     put_in_place(dist, "handbook-1.1.0", other)
     feed = serve(server, dist) if kind == "http" else "./dist/releases.json"
-    done = workplace.pair("install", "--source", f"{feed}#handbook", "--json")
-    assert (done.status, done.error_code) == (5, "E027"), done.stdout
+    done = workplace.pair("install", "--source", f"{feed}#handbook", "--json").fails(5, "E027")
     assert done.json["error"]["details"]["said"] == other.replace("-", " ")
     assert not workplace.target.exists()
     forced = workplace.pair("install", "--force", "--source", f"{feed}#handbook", "--json")
@@ -70,22 +69,24 @@ def test_an_archive_without_a_manifest_is_no_release(workplace: Workplace, serve
     dist = workplace.folder / "dist"
     shutil.make_archive(str(dist / "plain"), "zip", workplace.folder / "kbs" / "handbook-1.0.0")
     put_in_place(dist, "handbook-1.0.0", "plain")
-    done = workplace.pair("install", "--source", serve(server, dist), "--json")
-    assert (done.status, done.error_code) == (5, "E027"), done.stdout
+    workplace.pair("install", "--source", serve(server, dist), "--json").fails(5, "E027")
 
 
-def test_parts_of_another_release_are_refused_too(origin: Origin, elsewhere: Workplace, server: Server) -> None:
-    origin.publish("1.0.0")
-    assert elsewhere.pair("install", "--source", serve(server, origin.dist)).status == 0
-    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
-    value = feed_in(origin.dist)
+def test_parts_of_another_release_are_refused_too(subscription: Subscription) -> None:
+    subscription.install_and_publish()
+    feed = subscription.server.pages["/kbs/releases.json"]
+    value = json.loads(feed.body)
     value["kbs"]["clocks"]["releases"][-1]["version"] = "1.2.0"
-    (origin.dist / "releases.json").write_text(json.dumps(value))
-    serve(server, origin.dist)
-    before = read_files(elsewhere.target)
-    done = elsewhere.pair("update", "--json")
-    assert (done.status, done.error_code) == (5, "E027"), done.stdout
-    assert read_files(elsewhere.target) == before
+    feed.body = json.dumps(value).encode()
+    before = read_files(subscription.elsewhere.target)
+    subscription.elsewhere.pair("update", "--json").fails(5, "E027")
+    assert read_files(subscription.elsewhere.target) == before
+
+
+def withdraw_the_latest(workplace: Workplace, server: Server) -> None:
+    value = feed_in(workplace.folder / "dist")
+    del value["kbs"]["handbook"]["releases"][-1]
+    server.pages["/kbs/releases.json"].body = json.dumps(value).encode()
 
 
 @pytest.mark.parametrize("command", ["install", "update"])
@@ -95,12 +96,9 @@ def test_an_older_version_is_installed_only_when_forced(
 ) -> None:
     feed = published(workplace, server, "1.9.0", "1.10.0")
     assert workplace.pair("install", "--source", f"{feed}#handbook").status == 0
-    value = feed_in(workplace.folder / "dist")
-    del value["kbs"]["handbook"]["releases"][-1]
-    server.pages["/kbs/releases.json"].body = json.dumps(value).encode()
+    withdraw_the_latest(workplace, server)
     before = read_files(workplace.target)
-    done = workplace.pair(command, "--source", feed + wanted, "--json")
-    assert (done.status, done.error_code) == (4, "E028"), done.stdout
+    done = workplace.pair(command, "--source", feed + wanted, "--json").fails(4, "E028")
     assert (done.json["error"]["details"]["installed"], done.json["error"]["details"]["offered"]) == ("1.10.0", "1.9.0")
     assert read_files(workplace.target) == before
     assert "--force" in workplace.pair(command, "--source", feed + wanted).stderr
@@ -111,9 +109,7 @@ def test_an_older_version_is_installed_only_when_forced(
 def test_an_update_that_names_no_source_does_not_go_back_either(workplace: Workplace, server: Server) -> None:
     feed = published(workplace, server, "1.0.0", "1.1.0")
     assert workplace.pair("install", "--source", f"{feed}#handbook").status == 0
-    value = feed_in(workplace.folder / "dist")
-    del value["kbs"]["handbook"]["releases"][-1]
-    server.pages["/kbs/releases.json"].body = json.dumps(value).encode()
+    withdraw_the_latest(workplace, server)
     assert workplace.pair("update", "--json").error_code == "E028"
 
 
@@ -130,8 +126,7 @@ def test_an_address_that_has_an_older_package_again_is_refused_by_an_update(
         server.add("/kb.zip.minisig", archive.with_name(archive.name + ".minisig").read_bytes(), checksum=False)
         if version == "1.1.0":
             assert workplace.pair("install", "--source", url).status == 0
-    done = workplace.pair("update", "--json")
-    assert (done.status, done.error_code) == (4, "E028"), done.stdout
+    workplace.pair("update", "--json").fails(4, "E028")
     assert read_files(workplace.target)["page.md"] == b"1.1.0"
 
 

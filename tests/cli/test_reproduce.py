@@ -19,8 +19,7 @@ def store(workplace: Workplace, *documents: tuple[str, str], kb: str = "default"
 
 
 def stored_answer(workplace: Workplace, **variables: str) -> dict[str, Any]:
-    answer = workplace.pair("ask", QUESTION, "--json", **variables)
-    assert answer.status == 0
+    answer = workplace.pair("ask", QUESTION, "--json", **variables).succeeds()
     write_files(workplace.folder, {"answer.json": answer.stdout})
     found: dict[str, Any] = answer.json
     return found
@@ -67,8 +66,7 @@ def test_what_changed_is_told_with_the_version_that_changed_it(tea: Workplace) -
     store(tea, ("far", "Quite another thing."))
     store(tea, ("tea", "Tea is served at five in the hall."))
     assert tea.pair("docs", "delete", "soup").status == 0
-    done = tea.pair("reproduce", "answer.json", "--at", "current", "--json")
-    assert done.status == 1
+    done = tea.pair("reproduce", "answer.json", "--at", "current", "--json").exits(1)
     assert states(done)["tea"] == ("changed", 4)
     assert states(done)["soup"] == ("gone", 5)
     assert "tea" in [each["documentId"] for each in done.json["retrievals"][0]["new"]]
@@ -100,8 +98,7 @@ def test_another_kb_with_the_same_documents_gives_the_same_passages(tea: Workpla
 
 def test_a_package_gives_the_same_passages_on_a_machine_without_the_kb(workplace: Workplace) -> None:
     folder = write_files(workplace.folder / "kb", {"tea.md": f"# Tea\n\n{TEA}\n", "soup.md": f"# Soup\n\n{SOUP}\n"})
-    made = workplace.pair("package", f"./{folder.name}", "--output", "kb.zip", "--with-index", "--json")
-    assert made.status == 0, made.stdout
+    workplace.pair("package", f"./{folder.name}", "--output", "kb.zip", "--with-index", "--json").succeeds()
     assert workplace.pair("install", "--source", "./kb.zip").status == 0
     stored_answer(workplace)
     elsewhere = {"PAIR__ENGINE__STORE": "./empty"}
@@ -144,8 +141,7 @@ def test_answers_of_several_keep_each_ones_retrieval(workplace: Workplace) -> No
 def test_what_is_no_stored_answer_is_refused(workplace: Workplace, content: str | bytes | None, code: str) -> None:
     if content is not None:
         write_files(workplace.folder, {"answer.json": content})
-    refused = workplace.pair("reproduce", "answer.json", "--json")
-    assert (refused.status, refused.error_code) == (2, code)
+    workplace.pair("reproduce", "answer.json", "--json").fails(2, code)
 
 
 def test_trouble_is_no_difference(tea: Workplace) -> None:
@@ -155,5 +151,4 @@ def test_trouble_is_no_difference(tea: Workplace) -> None:
         (("--package", "no.zip"), "E012"),
         (("--package", "no.zip", "--kb", "x"), "E402"),
     ):
-        refused = tea.pair("reproduce", "answer.json", *arguments, "--json")
-        assert (refused.status, refused.error_code) == (2, code)
+        tea.pair("reproduce", "answer.json", *arguments, "--json").fails(2, code)

@@ -70,8 +70,7 @@ def test_a_signed_package_is_accepted_by_minisign_and_by_verify(workplace: Workp
     content = workplace.pair("info", "kb.zip", "--json").json["content_checksum"]
     assert f"name:handbook\tversion:1.0.0\tcontent:{content}" in keys.verified_comment(path)
     for identity in (keys.public, keys.line):
-        verified = workplace.pair("verify", "kb.zip", "--identity", identity)
-        assert verified.status == 0
+        verified = workplace.pair("verify", "kb.zip", "--identity", identity).succeeds()
         assert f"ok: signature by key {keys.id}: name:handbook version:1.0.0" in verified.stdout
 
 
@@ -161,8 +160,7 @@ def test_what_is_no_secret_key_is_refused(workplace: Workplace, content: bytes |
 
 def test_verify_names_the_key_that_signed_and_the_one_expected(workplace: Workplace, keys: Keys, others: Keys) -> None:
     signed_package(workplace, keys)
-    refused = workplace.pair("verify", "kb.zip", "--identity", others.line, "--json")
-    assert (refused.status, refused.error_code) == (5, "E017")
+    refused = workplace.pair("verify", "kb.zip", "--identity", others.line, "--json").fails(5, "E017")
     details = refused.json["error"]["details"]
     assert (details["signed_by"], details["expected"]) == (keys.id, [others.id])
 
@@ -192,8 +190,7 @@ def test_verify_without_an_identity_uses_the_keys_of_the_settings(
 
 def test_a_signed_archive_is_installed_and_says_by_whom(workplace: Workplace, keys: Keys) -> None:
     signed_package(workplace, keys)
-    done = workplace.pair("install", "--source", "./kb.zip", **trusting(keys))
-    assert done.status == 0, done.stderr
+    done = workplace.pair("install", "--source", "./kb.zip", **trusting(keys)).succeeds()
     assert f"checksum verified, signed by {keys.id}" in done.stderr
     assert read_files(workplace.target) == SMALL_KB_BYTES
     assert f"signed by    {keys.id}" in workplace.pair("info", workplace.target).stdout
@@ -261,8 +258,7 @@ def test_an_update_whose_signature_does_not_hold_leaves_what_was_installed(
     write_files(workplace.folder / "handbook", {"new.md": "New."})
     workplace.pair("package", "handbook", "-o", "kb.zip", "--sign", keys.secret)
     spoil(path, others)
-    refused = workplace.pair("update", "--json", "--force", **trusting(keys))
-    assert (refused.status, refused.error_code) == (5, "E017")
+    workplace.pair("update", "--json", "--force", **trusting(keys)).fails(5, "E017")
     assert read_files(workplace.target) == SMALL_KB_BYTES
     assert (workplace.target / ".pair-install.jsonl").read_bytes() == record
 
@@ -288,8 +284,7 @@ def test_folders_and_git_repositories_are_refused_where_signatures_are_required(
 )
 def test_settings_that_trust_nobody_are_refused(workplace: Workplace, keys: Keys, variables: dict[str, str]) -> None:
     signed_package(workplace, keys)
-    refused = workplace.pair("install", "--source", "./kb.zip", "--json", **variables)
-    assert (refused.status, refused.error_code) == (1, "E401")
+    refused = workplace.pair("install", "--source", "./kb.zip", "--json", **variables).fails(1, "E401")
     assert next(iter(variables)) in refused.json["error"]["message"] + refused.json["error"].get("explanation", "")
     assert not workplace.target.exists()
 
@@ -393,8 +388,7 @@ def test_a_cached_kb_that_nobody_signed_is_refused_when_signatures_become_requir
     assert workplace.pair("install", "--source", host.url).status == 0
     before = read_files(workplace.target)
     for command in ("install", "update"):
-        refused = workplace.pair(command, "--source", host.url, "--json", **trusting(keys))
-        assert refused.error_code == "E017"
+        assert workplace.pair(command, "--source", host.url, "--json", **trusting(keys)).error_code == "E017"
     assert read_files(workplace.target) == before
 
 

@@ -8,11 +8,12 @@ import pty
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from support.command import PAIR, Workplace, read_files, write_files
+from support.command import PAIR, Workplace, file_states, read_files, write_files
 from support.model_server import EMPTY, NONSENSE, Answer, ModelServer
 from support.server import Page, Server
 
@@ -53,20 +54,11 @@ def with_model(server: ModelServer) -> dict[str, str]:
     }
 
 
-def whole_folder(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {
-        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith(".lock")
-    }
-
-
 @pytest.mark.rule("sync-5")
 @pytest.mark.rule("sync-54")
 @pytest.mark.parametrize("command", ["sync", "init-kb", "init_kb"])
 def test_one_run_writes_an_index_without_any_model(project: Workplace, command: str) -> None:
-    done = project.pair(command, "--json")
-    assert done.status == 0, done.stderr
+    done = project.pair(command, "--json").succeeds()
     assert (done.json["added"], done.json["model_calls"], done.json["pending"]) == (3, 0, 0)
     entries = index_of(project).split("\n\n")
     assert [entry.partition("\n")[0] for entry in entries] == sorted(PAGES)
@@ -84,7 +76,7 @@ def test_a_second_run_over_nothing_new_reads_calls_requests_and_writes_nothing(
         first = project.pair("sync", "--json", **variables)
         assert (first.json["added"], first.json["model_calls"]) == (4, 4)
         asked, calls = len(server.received), model.calls
-        before = whole_folder(project.folder / ".pair")
+        before = file_states(project.folder / ".pair", without=".lock")
         # Whatever is opened below the sources folder shows up in the trace.
         trace = project.folder.parent / "trace"
         command: list[str | Path] = [
@@ -94,7 +86,9 @@ def test_a_second_run_over_nothing_new_reads_calls_requests_and_writes_nothing(
             "trace=openat,open",
             "-o",
             trace,
-            *_pair_command("sync", "--json"),
+            *PAIR,
+            "sync",
+            "--json",
         ]
         environment = project.environment | variables
         done = subprocess.run(command, cwd=project.folder, env=environment, check=True, capture_output=True, text=True)
@@ -103,11 +97,7 @@ def test_a_second_run_over_nothing_new_reads_calls_requests_and_writes_nothing(
         opened = trace.read_text(errors="replace")
         assert not any(name in opened for name in ("deploy.md", "rollback.md", "notes.txt"))
         assert (len(server.received), model.calls) == (asked, calls)
-        assert whole_folder(project.folder / ".pair") == before
-
-
-def _pair_command(*arguments: str) -> list[str]:
-    return [*PAIR, *arguments]
+        assert file_states(project.folder / ".pair", without=".lock") == before
 
 
 @pytest.mark.rule("sync-20")
@@ -244,8 +234,7 @@ def test_status_tells_what_fails_and_why_something_is_pending(project: Workplace
 @pytest.mark.rule("sync-53")
 def test_pages_of_the_own_network_are_refused_by_default(project: Workplace, server: Server) -> None:
     write_links(project, server.add("/page", b"secret"), "file:///etc/hostname", "ftp://127.0.0.1/x")
-    done = project.pair("sync", "--json")
-    assert done.json["failed"] == 3
+    assert project.pair("sync", "--json").json["failed"] == 3
     assert server.received == []
 
 
@@ -382,8 +371,7 @@ def test_a_state_that_may_not_be_read_is_an_error_and_no_bug(project: Workplace)
     project.pair("sync")
     (project.folder / ".pair/index-cache.json").chmod(0)
     for command in (["sync"], ["sync", "--dry-run"], ["status"]):
-        done = project.pair(*command, "--json")
-        assert (done.status, done.error_code) == (3, "E010")
+        done = project.pair(*command, "--json").fails(3, "E010")
         assert done.json["error"]["message"].startswith("Cannot read ")
 
 
@@ -393,8 +381,7 @@ def test_a_state_that_cannot_be_read_is_kept_aside_and_reported(project: Workpla
     project.pair("sync")
     cache = project.folder / ".pair/index-cache.json"
     cache.write_text(content)
-    done = project.pair("sync", "--json")
-    assert (done.status, done.error_code) == (5, "E102")
+    project.pair("sync", "--json").fails(5, "E102")
     kept = list((project.folder / ".pair").glob("index-cache.json.damaged-*"))
     assert [path.read_text() for path in kept] == [content]
     assert project.pair("sync", "--json").json["added"] == 3
@@ -405,7 +392,7 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(project: Workplace, serv
     write_files(project.target, {"deploy.md": "# Changed\n", "new.md": "# New\n"})
     (project.target / "notes.txt").unlink()
     write_links(project, server.url("/page"))
-    before = whole_folder(project.folder)
+    before = file_states(project.folder, without=".lock")
     with ModelServer() as model:
         plan = project.pair("sync", "--dry-run", "--json", **with_model(model)).json
         assert model.calls == 0
@@ -418,7 +405,7 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(project: Workplace, serv
     assert plan["removed"] == ["notes.txt"]
     assert plan["model_calls"] == 3
     assert plan["tokens"] > 0
-    assert whole_folder(project.folder) == before
+    assert file_states(project.folder, without=".lock") == before
     assert server.received == []
 
 
@@ -473,22 +460,17 @@ def test_two_syncs_beside_one_that_ticks_never_overlap_and_lose_nothing(project:
     """Two at a time would ask the model twice about one source."""
     with ModelServer() as model:
         variables = with_model(model) | {"PAIR__KB__RUNTIME_REFRESH_TICK_SECONDS": "0.2"}
-        watching = project.start("sync", "--watch", "--json", **variables)
-        try:
-            assert next_report(watching, "added")["added"] == 3
+        with watching(project, variables) as process:
+            assert next_report(process, "added")["added"] == 3
             for batch in range(3):
                 for number in range(20):
                     hidden = project.target / f".{batch}-{number}"
                     hidden.write_text(f"# Page {number} of batch {batch}\n")
                     hidden.replace(project.target / f"page-{batch}-{number}.md")
                 running = [project.start("sync", "--json", **variables) for _ in range(2)]
-                for process in running:
-                    _, stderr = process.communicate(timeout=120)
-                    assert process.returncode == 0, stderr
-        finally:
-            watching.send_signal(signal.SIGINT)
-            watching.communicate(timeout=60)
-        assert watching.returncode == 0
+                for other in running:
+                    _, stderr = other.communicate(timeout=120)
+                    assert other.returncode == 0, stderr
         assert project.pair("sync", "--json", **variables).json["unchanged"] == 63
         assert model.calls == 63
     assert len(state_of(project)) == 63
@@ -497,8 +479,7 @@ def test_two_syncs_beside_one_that_ticks_never_overlap_and_lose_nothing(project:
 
 @pytest.mark.rule("sync-7")
 def test_watching_reacts_to_files_links_and_a_replaced_folder(project: Workplace) -> None:
-    process = project.start("sync", "--watch", "--json")
-    try:
+    with watching(project) as process:
         assert next_report(process, "added")["added"] == 3
         write_files(project.target, {"new.md": "# New\n"})
         assert next_report(process, "added")["added"] == 1
@@ -509,8 +490,18 @@ def test_watching_reacts_to_files_links_and_a_replaced_folder(project: Workplace
         assert next_report(process, "added")["added"] == 1
         write_links(project, "http://127.0.0.1:9/")
         assert next_report(process, "failed")["failed"] == 1
+
+
+@contextlib.contextmanager
+def watching(
+    project: Workplace, variables: Mapping[str, str] | None = None, end: signal.Signals = signal.SIGINT
+) -> Iterator["subprocess.Popen[str]"]:
+    """`pair sync --watch --json` during the block; at its end it is told to end, and does so."""
+    process = project.start("sync", "--watch", "--json", **(variables or {}))
+    try:
+        yield process
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         process.communicate(timeout=60)
     assert process.returncode == 0
 
@@ -527,39 +518,28 @@ def next_report(process: "subprocess.Popen[str]", key: str) -> dict[str, int]:
 @pytest.mark.rule("sync-7")
 @pytest.mark.parametrize("number", [1, 2], ids=["first run", "second run"])
 def test_a_change_during_a_run_is_noticed_after_it(project: Workplace, number: int) -> None:
-    with ModelServer() as model:
-        process = project.start("sync", "--watch", "--json", **with_model(model))
-        try:
-            if number == 2:
-                assert next_report(process, "added")["added"] == 3
-            calls = model.calls
-            model.answers.extend([Answer(text="A page.", delay_seconds=1)] * 3)
-            write_files(project.target, {name: f"# Other\n\n{name}\n" for name in PAGES})
-            while model.calls == calls:
-                assert process.poll() is None
-            write_files(project.target, {"meanwhile.md": "# Meanwhile\n"})
-            if number == 1:
-                assert next_report(process, "added")["added"] == 3
-            # A tick takes five minutes, so that only a notice can bring it.
-            assert next_report(process, "added")["added"] == 1
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
-    assert process.returncode == 0
+    with ModelServer() as model, watching(project, with_model(model), signal.SIGTERM) as process:
+        if number == 2:
+            assert next_report(process, "added")["added"] == 3
+        calls = model.calls
+        model.answers.extend([Answer(text="A page.", delay_seconds=1)] * 3)
+        write_files(project.target, {name: f"# Other\n\n{name}\n" for name in PAGES})
+        while model.calls == calls:
+            assert process.poll() is None
+        write_files(project.target, {"meanwhile.md": "# Meanwhile\n"})
+        if number == 1:
+            assert next_report(process, "added")["added"] == 3
+        # A tick takes five minutes, so that only a notice can bring it.
+        assert next_report(process, "added")["added"] == 1
 
 
 @pytest.mark.rule("sync-7")
 def test_watching_reacts_to_a_folder_behind_a_link(project: Workplace) -> None:
     (project.folder / "linked").symlink_to(project.target)
-    process = project.start("sync", "--watch", "--json", PAIR__KB__SOURCES_DIR="linked")
-    try:
+    with watching(project, {"PAIR__KB__SOURCES_DIR": "linked"}) as process:
         assert next_report(process, "added")["added"] == 3
         write_files(project.target, {"new.md": "# New\n"})
         assert next_report(process, "added")["added"] == 1
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
@@ -643,7 +623,7 @@ def test_every_name_of_sync_has_help_with_an_example(workplace: Workplace, comma
     assert f"pair {command} --dry-run" in workplace.pair(command, "--help").stdout
 
 
-def test_status_tells_what_is_installed_and_how_the_sources_stand(project: Workplace) -> None:
+def test_status_of_a_project_in_which_nothing_was_done_yet(project: Workplace) -> None:
     assert project.pair("status", "--json").json == {
         "installed": None,
         "sync": {
@@ -657,12 +637,6 @@ def test_status_tells_what_is_installed_and_how_the_sources_stand(project: Workp
         },
         "stored": None,
     }
-    write_files(project.folder / "kb", PAGES)
-    project.pair("install", "--source", "./kb", "--force")
-    project.pair("sync")
-    told = project.pair("status").stdout
-    assert "installed    kb, 3 files" in told
-    assert "synced       3 files" in told
 
 
 def test_a_page_with_a_login_form_a_wrong_charset_or_no_type_is_still_text(project: Workplace, server: Server) -> None:
@@ -685,10 +659,7 @@ def test_the_whole_way_from_package_to_index(workplace: Workplace) -> None:
     workplace.pair("install", "--source", "./kb.zip")
     assert workplace.pair("sync", "--json").json["added"] == 3
     assert read_files(workplace.target).keys() == PAGES.keys()
-    assert RECORD_NAME not in index_of(workplace)
-
-
-RECORD_NAME = ".pair-install.jsonl"
+    assert ".pair-install.jsonl" not in index_of(workplace)
 
 
 @pytest.mark.parametrize(
@@ -712,10 +683,7 @@ def test_places_that_are_in_each_others_way_are_refused_and_nothing_is_overwritt
     write_links(project, "https://example.com/")
     before = read_files(project.folder / ".pair")
     for arguments in (("sync", "--json"), ("sync", "--dry-run", "--json")):
-        done = project.pair(*arguments, **{f"PAIR__KB__{name.upper()}": place})
-        assert (done.status, done.error_code) == (1, "E401")
-        assert f"kb.{name}" in done.stdout
-        assert other in done.stdout
+        project.pair(*arguments, **{f"PAIR__KB__{name.upper()}": place}).fails(1, "E401").prints(f"kb.{name}", other)
     assert read_files(project.folder / ".pair") == before
 
 
@@ -727,10 +695,7 @@ def test_hidden_places_below_the_sources_folder_are_no_sources_and_allowed(proje
 
 def test_a_synced_document_is_not_deleted_and_the_command_says_what_to_do(project: Workplace) -> None:
     project.pair("sync")
-    refused = project.pair("docs", "delete", "notes.txt")
-    assert refused.status == 1
-    assert "notes.txt" in refused.stderr
-    assert "then: pair sync" in refused.stderr
+    project.pair("docs", "delete", "notes.txt").exits(1).says("notes.txt", "then: pair sync")
     assert project.pair("docs", "get", "notes.txt").status == 0
     (project.target / "notes.txt").unlink()
     project.pair("sync")

@@ -50,10 +50,7 @@ def test_no_function_of_an_untrusted_folder_is_run(workplace: Workplace, place: 
     configured(workplace, FUNCTION, place)
     assert workplace.pair("sync").status == 0
     for command in (["ask", "When is tea served?"], ["librarians", "list"], ["librarians", "check"]):
-        done = workplace.pair(*command)
-        assert done.status == 0, done.stderr
-        assert f"Ignored: librarians.entries[1] ({place}:2)" in done.stderr
-        assert "pair trust" in done.stderr
+        workplace.pair(*command).succeeds().says(f"Ignored: librarians.entries[1] ({place}:2)", "pair trust")
         assert not (workplace.folder / "ran").exists()
     assert "at four" in workplace.pair("ask", "When is tea served?", "--json").json["answer"]
     if place == "config.yaml":
@@ -84,8 +81,7 @@ def test_no_text_and_no_variable_leaves_an_untrusted_folder(workplace: Workplace
         f"server:\n  otlp_endpoint: {server.url('/traces')}\nsources:\n  default_url: {server.url('/kb.zip')}\n",
     )
     write_files(home_of(workplace), {"diary.md": "# Diary\n\nDear diary.\n"})
-    done = workplace.pair("sync", SECRET="s3cret")
-    assert done.status == 0, done.stderr
+    workplace.pair("sync", SECRET="s3cret").succeeds()
     assert workplace.pair("ask", "When is tea served?", SECRET="s3cret").status == 0
     assert server.received == []
     assert workplace.pair("search", "diary", "--json").json["results"][0]["id"] == "tea.md"
@@ -98,8 +94,7 @@ def test_an_untrusted_folder_installs_syncs_searches_and_asks_inside_itself(work
     write_files(workplace.folder, {"kb/a.md": "# Soup\n\nSoup is served at noon.\n", "kb/b.md": "x" * 200})
     assert workplace.pair("install", "--source", "./kb").status == 0
     assert (workplace.folder / "docs" / "a.md").exists()
-    done = workplace.pair("sync", "--json")
-    assert done.status == 0, done.stderr
+    workplace.pair("sync", "--json").succeeds()
     assert workplace.pair("search", "soup", "--json").json["results"][0]["id"] == "a.md"
     assert "at noon" in workplace.pair("ask", "When is soup served?", "--json").json["answer"]
     assert {"shelf", "default"} <= {
@@ -194,8 +189,7 @@ def test_what_a_configuration_asks_for_is_shown_with_its_lines_and_without_crede
 def test_a_script_has_to_say_yes(workplace: Workplace) -> None:
     configured(workplace, FUNCTION)
     for arguments in (["trust", "--json"], ["--json", "trust"]):
-        refused = workplace.pair(*arguments)
-        assert (refused.status, refused.error_code) == (1, "E402")
+        workplace.pair(*arguments).fails(1, "E402")
     assert not is_trusted(workplace)
     done = workplace.pair("trust", "--yes", "--json")
     assert (done.status, done.json["trusted"]) == (0, True)
@@ -328,8 +322,7 @@ def test_trust_is_for_the_place_that_is_read(workplace: Workplace) -> None:
 
 def test_a_folder_without_configuration_has_nothing_to_trust(workplace: Workplace) -> None:
     for arguments in (["trust"], ["trust", "--yes"], ["trust", "--show"]):
-        done = workplace.pair(*arguments, "--json")
-        assert (done.status, done.error_code) == (1, "E403")
+        workplace.pair(*arguments, "--json").fails(1, "E403")
 
 
 @pytest.mark.parametrize("text", ["", "kb:\n  sources_dir: docs\n"])
@@ -346,13 +339,11 @@ def test_a_damaged_trust_store_trusts_nothing_and_is_named(workplace: Workplace)
     workplace.pair("trust", "--yes")
     store = home_of(workplace) / ".pair" / "trusted.json"
     store.write_text("{")
-    done = workplace.pair("librarians", "list")
-    assert done.status == 0
+    done = workplace.pair("librarians", "list").succeeds()
     assert not (workplace.folder / "ran").exists()
     assert "config.yaml is not trusted" in done.stderr
     assert str(store) in done.stderr
-    refused = workplace.pair("trust", "--yes", "--json")
-    assert (refused.status, refused.error_code) == (1, "E401")
+    workplace.pair("trust", "--yes", "--json").fails(1, "E401")
     assert store.read_text() == "{"
 
 
@@ -360,8 +351,7 @@ def test_a_home_that_cannot_be_written_is_told(workplace: Workplace) -> None:
     configured(workplace, FUNCTION)
     home_of(workplace).chmod(0o500)
     workplace.obey_permissions()
-    done = workplace.pair("trust", "--yes", "--json")
-    assert (done.status, done.error_code) == (3, "E010")
+    workplace.pair("trust", "--yes", "--json").fails(3, "E010")
     home_of(workplace).chmod(0o700)
 
 
@@ -371,8 +361,7 @@ def test_a_folder_cannot_bring_its_own_trust(workplace: Workplace) -> None:
     workplace.pair("trust", "--yes")
     shutil.copytree(home_of(workplace) / ".pair", workplace.folder / ".pair", dirs_exist_ok=True)
     at_home = {"HOME": str(workplace.folder)}
-    done = workplace.pair("librarians", "list", **at_home)
-    assert "your home folder is not outside this folder" in done.stderr
+    workplace.pair("librarians", "list", **at_home).says("your home folder is not outside this folder")
     assert not (workplace.folder / "ran").exists()
     assert workplace.pair("trust", "--yes", "--json", **at_home).error_code == "E401"
     assert workplace.pair("--config", "config.yaml", "librarians", "list", **at_home).status == 0

@@ -1,20 +1,29 @@
-"""Real servers, started once for each test process."""
+"""Servers that the contracts are tried on."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from support.command import Workplace
+from support.page_server import PageServer
 from support.redis_server import RedisServer, running_redis
-from support.s3_server import S3Server, running_s3
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
+from support.s3_server import S3Server
 
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with running_redis(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    with PageServer() as running:
+        yield running
+
+
+@pytest.fixture
+def at_bucket(workplace: Workplace, s3: S3Server) -> Workplace:
+    """A workplace whose engine reaches a bucket."""
+    workplace.environment |= s3.variables()
+    return workplace

@@ -33,8 +33,11 @@ from pair.testing.blob_suite import KEYS, BlobStoreSuite
 from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import Arrival, FaultyStore, drawn, planned
 from support.bad_proxy import BadProxy, Plan, Trouble
+from support.engine_parts import read_blob
+from support.errors import raises_code
 from support.page_server import PageServer, Reply
 from support.ports import free_ports
+from support.processes import let_begin, run_at_once, start_ready
 from support.s3_server import SECRET_KEY, S3Server
 
 NUMBERS = itertools.count()
@@ -164,9 +167,8 @@ def test_open_blob_can_be_read_to_its_end_while_it_is_replaced(tmp_path: Path) -
 
 def test_file_system_that_refuses_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(errors.StorageError) as raised:
+    with raises_code("E010", errors.StorageError) as raised:
         LocalStore(tmp_path / "file").put("key", b"")
-    assert raised.value.code == "E010"
     assert str(tmp_path / "file") in raised.value.message
 
 
@@ -188,9 +190,7 @@ except errors.StorageError as fault:
 """
     done = subprocess.run([sys.executable, "-c", program, tmp_path], check=True, capture_output=True, text=True)
     assert done.stdout == "E010\n"
-    found = LocalStore(tmp_path).get("key")
-    assert found is not None
-    assert found.data == b"before"
+    assert read_blob(LocalStore(tmp_path), "key") == b"before"
     assert staged_files(tmp_path) == []
 
 
@@ -217,31 +217,9 @@ for _ in range(rounds):
 """
 
 
-def started(program: str, *arguments: object) -> "subprocess.Popen[str]":
-    """Everything is loaded; it begins when it is sent a line."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
 def test_eight_processes_count_together_and_lose_nothing(tmp_path: Path) -> None:
-    processes = [started(COUNTER, tmp_path, 40) for _ in range(8)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate(timeout=120)
-        assert process.returncode == 0
-    found = LocalStore(tmp_path).get("counter.txt")
-    assert found is not None
-    assert found.data == b"320"
+    run_at_once(*[start_ready(COUNTER, tmp_path, 40) for _ in range(8)])
+    assert read_blob(LocalStore(tmp_path), "counter.txt") == b"320"
     assert staged_files(tmp_path) == []
 
 
@@ -261,11 +239,9 @@ for number in numbers:
 
 @pytest.mark.parametrize("after_writes", [1, 2, 5, 9])
 def test_killed_writer_leaves_a_whole_blob_and_no_lock(tmp_path: Path, after_writes: int) -> None:
-    process = started(WRITER, tmp_path)
-    assert process.stdin is not None
+    process = start_ready(WRITER, tmp_path)
+    let_begin(process)
     assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
     for _ in range(after_writes):
         process.stdout.readline()
     process.send_signal(signal.SIGKILL)
@@ -294,7 +270,7 @@ LocalStore(Path(sys.argv[1])).upload("blob.txt", source)
 def test_what_a_living_writer_stages_is_left_alone_and_what_a_dead_one_staged_is_removed(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    process = started(STALLED, tmp_path / "store", pipe)
+    process = start_ready(STALLED, tmp_path / "store", pipe)
     with pipe.open("wb", buffering=0) as source:  # opens when the writer reads from the other end
         source.write(b"half of it")
         while not (tmp_path / "store" / ".pair-store" / "staged").is_dir() or not staged_files(tmp_path / "store"):
@@ -346,9 +322,7 @@ def test_threads_count_together_on_s3_and_lose_nothing(s3: S3Server) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(count, range(4)))
-    found = store.get("counter")
-    assert found is not None
-    assert found.data == b"40"
+    assert read_blob(store, "counter") == b"40"
 
 
 def test_stores_with_prefixes_do_not_see_each_other(s3: S3Server) -> None:
@@ -373,9 +347,8 @@ def error_of(store: BlobStore) -> errors.StorageError:
         lambda: store.get_range("key", 0, 1),
         lambda: store.get_if_changed("key", Version('"1"')),
     ):
-        with pytest.raises(errors.StorageError) as again:
+        with raises_code(raised.value.code, errors.StorageError):
             act()
-        assert again.value.code == raised.value.code
     return raised.value
 
 
@@ -403,9 +376,7 @@ ObjectStore("s3://blobs/environment", ObjectStoreOptions(endpoint_url=sys.argv[1
     names = {"AWS_ACCESS_KEY_ID": s3.options.access_key_id, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     command = [sys.executable, "-c", program, s3.options.endpoint_url]
     subprocess.run(command, check=True, env={**os.environ, **names, "AWS_REGION": "us-east-1"})
-    found = s3.store("environment").get("key")
-    assert found is not None
-    assert found.data == b"data"
+    assert read_blob(s3.store("environment"), "key") == b"data"
 
 
 def test_missing_bucket_is_an_error_and_not_an_empty_store(s3: S3Server) -> None:
@@ -440,31 +411,21 @@ def test_server_that_never_answers_is_given_up() -> None:
     assert error.explanation.startswith("The server did not answer in time.")
 
 
-def test_server_that_fails_is_told() -> None:
+@pytest.mark.parametrize(
+    ("status", "name", "code", "explanation"),
+    [
+        (503, b"SlowDown", "E206", "The server answered 503 Service Unavailable (SlowDown)."),
+        (507, b"XMinioStorageFull", "E010", ""),
+        (403, b"RequestTimeTooSkewed", "E206", "The clock of this machine is too far from that of the server"),
+    ],
+    ids=["it fails", "it is full", "it does not accept the clock"],
+)
+def test_what_a_server_answers_instead_is_told(status: int, name: bytes, code: str, explanation: str) -> None:
     with PageServer() as server:
-        server.pages["/blobs/x/key"] = Reply(status=503, body=b"<Error><Code>SlowDown</Code></Error>")
-        store = quick(server.url(""))
-        with pytest.raises(errors.StorageError) as raised:
-            store.get("key")
-        assert raised.value.explanation.startswith("The server answered 503 Service Unavailable (SlowDown).")
-
-
-def test_full_store_is_told_as_such() -> None:
-    with PageServer() as server:
-        server.pages["/blobs/x/key"] = Reply(status=507, body=b"<Error><Code>XMinioStorageFull</Code></Error>")
-        with pytest.raises(errors.StorageError) as raised:
+        server.pages["/blobs/x/key"] = Reply(status=status, body=b"<Error><Code>" + name + b"</Code></Error>")
+        with raises_code(code, errors.StorageError) as raised:
             quick(server.url("")).get("key")
-        assert raised.value.code == "E010"
-
-
-def test_a_clock_that_the_store_does_not_accept_is_told_as_such() -> None:
-    with PageServer() as server:
-        body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
-        server.pages["/blobs/x/key"] = Reply(status=403, body=body)
-        with pytest.raises(errors.StorageError) as raised:
-            quick(server.url("")).get("key")
-        assert raised.value.code == "E206"
-        assert raised.value.explanation.startswith("The clock of this machine is too far from that of the server")
+    assert raised.value.explanation.startswith(explanation)
 
 
 def through(proxy: BadProxy, s3: S3Server, prefix: str) -> ObjectStore:
@@ -482,20 +443,16 @@ def test_lost_answer_to_a_conditional_write_is_unknown_and_never_a_conflict(s3: 
     with BadProxy(s3.options.endpoint_url) as proxy:
         store = through(proxy, s3, "lossy")
         proxy.plan = once("lose answer")
-        with pytest.raises(errors.StorageError) as raised:
+        with raises_code("E206", errors.StorageError):
             store.create("key", b"first")
-        assert raised.value.code == "E206"
         landed = direct.get("key")
         assert landed is not None
         assert landed.data == b"first"
         proxy.plan = once("lose answer")
-        with pytest.raises(errors.StorageError) as raised:
+        with raises_code("E206", errors.StorageError):
             store.put_if("key", b"second", landed.version)
-        assert raised.value.code == "E206"
         proxy.plan = once("lose answer")
-        found = store.get("key")
-        assert found is not None
-        assert found.data == b"second"
+        assert read_blob(store, "key") == b"second"
 
 
 def test_what_is_damaged_on_its_way_to_the_store_is_sent_again(s3: S3Server, tmp_path: Path) -> None:
@@ -523,9 +480,8 @@ def test_what_is_damaged_whenever_it_is_sent_is_not_stored(s3: S3Server) -> None
         ]
         for write in refused:
             count = len(proxy.passed)
-            with pytest.raises(errors.StorageError) as raised:
+            with raises_code("E206", errors.StorageError):
                 write()
-            assert raised.value.code == "E206"
             assert len(proxy.passed) - count <= 1 + s3.options.retries
     assert direct.get("other") is None
     assert direct.get("key") == before
@@ -533,9 +489,8 @@ def test_what_is_damaged_whenever_it_is_sent_is_not_stored(s3: S3Server) -> None
 
 @pytest.mark.parametrize("address", ["file:///tmp", "memory:///", "https://example.com/b", "bucket", "az://container"])
 def test_address_that_is_no_object_store_is_refused(address: str) -> None:
-    with pytest.raises(errors.UsageError) as raised:
+    with raises_code("E401", errors.UsageError):
         ObjectStore(address)
-    assert raised.value.code == "E401"
 
 
 # ── probe ──────────────────────────────────────────────────────────────────────────────────────────
@@ -571,18 +526,16 @@ class CarelessStore(MemoryStore):
 )
 def test_store_that_ignores_a_condition_is_refused(careless: str, reason: str) -> None:
     store = CarelessStore(careless)
-    with pytest.raises(errors.StorageError) as raised:
+    with raises_code("E209", errors.StorageError) as raised:
         refuse_without_compare_and_swap(store, "kb/", "token")
-    assert raised.value.code == "E209"
     assert reason in raised.value.explanation
     assert list(store.list("")) == []
 
 
 def test_probe_of_a_store_that_cannot_be_reached_is_that_error() -> None:
     store = FaultyStore(MemoryStore(ManualClock()), planned(["after"]))
-    with pytest.raises(errors.StorageError) as raised:
+    with raises_code("E206", errors.StorageError):
         refuse_without_compare_and_swap(store, "kb/", "token")
-    assert raised.value.code == "E206"
     assert list(store.list("")) == []
 
 
@@ -690,15 +643,12 @@ def test_a_file_on_another_disk_is_copied(tmp_path: Path) -> None:
         path.write_bytes(b"far away")
         store = LocalStore(tmp_path / "store")
         store.link("key", path, hashlib.sha256(b"far away").hexdigest())
-        found = store.get("key")
-        assert found is not None
-        assert found.data == b"far away"
+        assert read_blob(store, "key") == b"far away"
 
 
 def test_a_file_that_is_not_there_cannot_be_taken(tmp_path: Path) -> None:
-    with pytest.raises(errors.StorageError) as refused:
+    with raises_code("E010", errors.StorageError):
         LocalStore(tmp_path / "store").link("key", tmp_path / "nowhere", "0" * 64)
-    assert refused.value.code == "E010"
 
 
 @pytest.mark.parametrize("address", ["gs://bucket/kbs", "az://container/kbs"])

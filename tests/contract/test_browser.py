@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -34,22 +35,11 @@ needs_browser = pytest.mark.skipif(not HAS_BROWSER, reason="no Chromium on the P
 LIMIT = 200_000
 
 
-@pytest.fixture
-def server() -> Iterator[PageServer]:
-    with PageServer() as running:
-        yield running
-
-
 @contextlib.contextmanager
-def opened(*, timeout_seconds: float, executable_path: str | None = None) -> Iterator[BrowserRenderer]:
-    """With every address allowed."""
-    made = BrowserRenderer(
-        timeout_seconds=timeout_seconds,
-        max_bytes=LIMIT,
-        allow_private_addresses=True,
-        executable_path=executable_path,
-    )
-    with contextlib.closing(made):
+def opened(*, timeout_seconds: float, **more: Any) -> Iterator[BrowserRenderer]:
+    """With every address allowed, unless `more` says otherwise."""
+    options = {"allow_private_addresses": True, "executable_path": None, **more}
+    with contextlib.closing(BrowserRenderer(timeout_seconds=timeout_seconds, max_bytes=LIMIT, **options)) as made:
         yield made
 
 
@@ -72,15 +62,9 @@ def guarded(names: dict[str, str]) -> Iterator[BrowserRenderer]:
     def resolve(host: str, port: int) -> Sequence[str]:
         return [names[host]] if host in names else resolve_host(host, port)
 
-    made = BrowserRenderer(
-        timeout_seconds=60.0,
-        max_bytes=LIMIT,
-        allow_private_addresses=False,
-        executable_path=None,
-        resolve=resolve,
-        refuse=only_first_loopback,
-    )
-    with contextlib.closing(made):
+    with opened(
+        timeout_seconds=60.0, allow_private_addresses=False, resolve=resolve, refuse=only_first_loopback
+    ) as made:
         yield made
 
 

@@ -1,11 +1,11 @@
 """Documents made to exhaust their converter, and converters that misbehave: each is refused, the next one is read."""
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ import pytest
 from contract.test_documents import docx, pdf, put, reason_of
 from pair.sync.contract import UnreadableDocument
 from pair.sync.documents import DocumentLimits, DocumentProcess
+from support.threads import run_together
 
 BUSY_MACHINE = 30.0
 """Time on the clock, as a multiple of CPU time."""
@@ -153,11 +154,7 @@ def test_threads_take_turns(reader: DocumentProcess, tmp_path: Path) -> None:
     def read(number: int) -> None:
         texts[number] = reader.text_of(put(tmp_path, f"{number}.html", f"<p>text {number}".encode()))
 
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[functools.partial(read, number) for number in range(8)])
     assert texts == {number: f"text {number}" for number in range(8)}
 
 

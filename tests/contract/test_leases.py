@@ -2,8 +2,6 @@
 
 import itertools
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -21,7 +19,9 @@ from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import FaultyStore, drawn
 from pair.testing.lease_suite import LeaseSuite
 from support.engine_parts import counted
+from support.errors import raises_code
 from support.ports import free_ports
+from support.processes import run_at_once, start_ready
 from support.redis_server import PASSWORD, RedisServer, running_redis
 from support.s3_server import S3Server
 
@@ -97,9 +97,8 @@ class TestFileLeases(LeaseSuite):
 
     def test_held_lease_is_refused_with_who_holds_it_and_until_when(self, leases: Leases, rival: Leases) -> None:
         lease = leases.acquire("kb", seconds=60)
-        with pytest.raises(errors.ConflictError) as raised:
+        with raises_code(errors.LEASE_HELD, errors.ConflictError) as raised:
             rival.acquire("kb", seconds=60)
-        assert raised.value.code == errors.LEASE_HELD
         assert raised.value.details["holder"] == lease.holder
         assert raised.value.details["expires_at"] == "that process ends"
 
@@ -191,25 +190,7 @@ def test_processes_never_hold_one_blob_lease_together(tmp_path: Path) -> None:
 def race(url: str, folder: Path, *, count: int, rounds: int) -> None:
     """Each process counts in a file that only the holder may touch."""
     (folder / "count").write_text("0")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, url, str(folder), str(number), str(rounds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(count)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate(timeout=120)
-    assert [process.returncode for process in processes] == [0] * count
+    run_at_once(*[start_ready(WORKER, url, folder, number, rounds) for number in range(count)])
     assert (folder / "count").read_text() == str(count * rounds)
     assert (folder / "fences").read_text().split() == [str(fence + 1) for fence in range(count * rounds)]
 
@@ -224,9 +205,8 @@ def test_absent_redis_is_told_without_the_password() -> None:
         lambda: leases.release(lease),
     ]
     for act in acts:
-        with pytest.raises(errors.StorageError) as raised:
+        with raises_code("E206", errors.StorageError) as raised:
             act()
-        assert raised.value.code == "E206"
         assert raised.value.details == {"address": f"redis://127.0.0.1:{port}/3", "reason": "No connection to Redis"}
         assert PASSWORD not in f"{raised.value.to_json()} {raised.value.__cause__}"
     leases.close()
@@ -242,9 +222,8 @@ def test_redis_that_goes_away_while_work_lasts_loses_the_lease(tmp_path: Path) -
             assert lease.renew() is True
             lease.check()
             clock.advance(601)
-            with pytest.raises(errors.ConflictError) as raised:
+            with raises_code("E210", errors.ConflictError):
                 lease.check()
-            assert raised.value.code == "E210"
         leases.close()
 
 

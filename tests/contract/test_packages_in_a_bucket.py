@@ -3,26 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from support.clocks import MANY_SHARDS, TOPICS
 from support.command import Workplace, write_files
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
-TOPICS = ("sundials", "hourglasses", "pendulums", "chronometers", "calendars", "almanacs")
 FEED = "s3://blobs/indexed/feed"
-
-
-@pytest.fixture
-def at_bucket(workplace: Workplace, s3: S3Server) -> Workplace:
-    workplace.environment |= {
-        "PAIR__ENGINE__S3_ENDPOINT": s3.options.endpoint_url,
-        "PAIR__ENGINE__S3_REGION": s3.options.region,
-        "PAIR__ENGINE__SHARD_TRIGGER_VECTOR_ROWS": "4",
-        "PAIR__ENGINE__MAX_VECTOR_ROWS_PER_SHARD": "1",
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    }
-    return workplace
 
 
 def published(place: Workplace, version: str, text: str) -> None:
@@ -30,29 +14,25 @@ def published(place: Workplace, version: str, text: str) -> None:
         f"{topic}.md": f"# {topic.title()}\n\nSailors tell of {topic}.\n" for topic in TOPICS
     }
     write_files(place.folder / "clocks", {**pages, "sundials.md": f"# Sundials\n\n{text}\n"})
-    done = place.pair("publish", FEED, "clocks", "--version", version, "--with-index", "--json")
-    assert done.status == 0, done.stdout
+    place.pair("publish", FEED, "clocks", "--version", version, "--with-index", "--json").succeeds()
 
 
 def hits(place: Workplace, *more: str) -> list[Any]:
-    found = place.pair("search", "what do sundials want", "--exact", *more, "--json")
-    assert found.status == 0, found.stdout
+    found = place.pair("search", "what do sundials want", "--exact", *more, "--json").succeeds()
     return [(hit["chunk_id"], hit["score"], hit["content"]) for hit in found.json["results"]]
 
 
 def test_a_package_is_installed_and_updated_by_parts_into_a_store_in_a_bucket(
-    at_bucket: Workplace, tmp_path: Path
+    at_bucket: Workplace, elsewhere: Workplace, tmp_path: Path
 ) -> None:
+    at_bucket.environment |= MANY_SHARDS
     published(at_bucket, "1.0.0", "They want nothing.")
-    (tmp_path / "elsewhere").mkdir()
-    elsewhere = Workplace(tmp_path / "elsewhere")
     elsewhere.environment |= at_bucket.environment | {"PAIR__ENGINE__STORE": "s3://blobs/indexed/store"}
     elsewhere.environment |= {"PAIR_KB_CACHE_DIR": str(tmp_path / "their-cache")}
     assert elsewhere.pair("install", "--source", f"{FEED}/releases.json").status == 0
     assert hits(elsewhere) == hits(at_bucket, "--kb", "clocks")
     published(at_bucket, "1.1.0", "They want the sun.")
-    done = elsewhere.pair("update", "--json")
-    assert done.status == 0, done.stdout
+    done = elsewhere.pair("update", "--json").succeeds()
     assert done.json["index"]["new_shards"] < done.json["index"]["shards"] / 2
     assert '"is_assembled": true' in "".join(
         path.read_text() for path in (tmp_path / "their-cache").glob("*/.pair-entry.json")

@@ -9,6 +9,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -33,26 +34,18 @@ LIMIT = 100_000
 
 
 @pytest.fixture
-def server() -> Iterator[PageServer]:
-    with PageServer() as running:
-        yield running
-
-
-@pytest.fixture
 def client() -> Iterator[PageClient]:
     with opened(timeout_seconds=20.0) as made:
         yield made
 
 
 @contextlib.contextmanager
-def opened(*, timeout_seconds: float, max_bytes: int = LIMIT) -> Iterator[PageClient]:
-    made = PageClient(
-        timeout_seconds=timeout_seconds, max_bytes=max_bytes, allow_private_addresses=True, clock=SystemClock()
-    )
-    try:
+def opened(*, timeout_seconds: float, max_bytes: int = LIMIT, **more: Any) -> Iterator[PageClient]:
+    """With every address allowed, unless `more` says otherwise."""
+    options = {"allow_private_addresses": True, **more}
+    made = PageClient(timeout_seconds=timeout_seconds, max_bytes=max_bytes, clock=SystemClock(), **options)
+    with contextlib.closing(made):
         yield made
-    finally:
-        made.close()
 
 
 def got(client: PageClient, url: str, *, etag: str | None = None, last_modified: str | None = None) -> PageAnswer:
@@ -303,10 +296,8 @@ def test_a_resolver_that_hangs_does_not_hold_the_client(server: PageServer) -> N
         server.stopped.wait()
         return []
 
-    client = PageClient(
-        timeout_seconds=0.3, max_bytes=1, allow_private_addresses=True, clock=SystemClock(), resolve=hanging
-    )
-    assert fault_of(client, "http://slow.example/").kind == "timeout"
+    with opened(timeout_seconds=0.3, resolve=hanging) as client:
+        assert fault_of(client, "http://slow.example/").kind == "timeout"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -366,12 +357,9 @@ def test_a_server_that_is_not_there_is_a_fault(client: PageClient) -> None:
 def test_the_next_address_is_tried_when_one_does_not_answer(server: PageServer) -> None:
     server.pages["/"] = html("hello")
     names = Names({"pages.example": [["127.0.0.9", "127.0.0.1"]]})
-    client = PageClient(
-        timeout_seconds=20, max_bytes=LIMIT, allow_private_addresses=True, clock=SystemClock(), resolve=names
-    )
-    assert got(client, server.url(host="pages.example")).status == 200
+    with opened(timeout_seconds=20, resolve=names) as client:
+        assert got(client, server.url(host="pages.example")).status == 200
     assert server.asked[0].headers["host"] == f"pages.example:{server.port}"
-    client.close()
 
 
 def test_a_connection_is_used_again(server: PageServer, client: PageClient) -> None:
@@ -418,25 +406,17 @@ def test_a_proxy_of_the_environment_is_used_where_every_address_is_allowed(
     server.pages["http://far.example/page"] = html("through the proxy")
     server.pages["/page"] = html("direct")
     names = Names({"127.0.0.1": [["127.0.0.1"]], "direct.example": [["127.0.0.1"]]})
-    client = PageClient(
-        timeout_seconds=20, max_bytes=LIMIT, allow_private_addresses=True, clock=SystemClock(), resolve=names
-    )
-    assert b"through the proxy" in got(client, "http://far.example/page").body
-    assert server.asked[0].headers["proxy-authorization"] == "Basic bWU6c2VjcmV0"
-    assert b"direct" in got(client, server.url("/page", host="direct.example")).body
-    client.close()
+    with opened(timeout_seconds=20, resolve=names) as client:
+        assert b"through the proxy" in got(client, "http://far.example/page").body
+        assert server.asked[0].headers["proxy-authorization"] == "Basic bWU6c2VjcmV0"
+        assert b"direct" in got(client, server.url("/page", host="direct.example")).body
 
 
 def test_a_proxy_of_the_environment_is_not_used_under_guard(server: PageServer, environment: dict[str, str]) -> None:
     environment["http_proxy"] = environment["all_proxy"] = server.url()
-    client = PageClient(
-        timeout_seconds=5,
-        max_bytes=LIMIT,
-        allow_private_addresses=False,
-        clock=SystemClock(),
-        resolve=Names({"far.example": [["127.0.0.1"]]}),
-    )
-    assert "loopback" in fault_of(client, "http://far.example/").reason
+    names = Names({"far.example": [["127.0.0.1"]]})
+    with opened(timeout_seconds=5, allow_private_addresses=False, resolve=names) as client:
+        assert "loopback" in fault_of(client, "http://far.example/").reason
     assert server.connections == 0
 
 

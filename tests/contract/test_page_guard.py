@@ -146,33 +146,23 @@ def resolve(host: str, port: int) -> Sequence[str]:
     return NAMES[host][0] if host in NAMES else resolve_host(host, port)
 
 
-@pytest.fixture
-def server() -> Iterator[PageServer]:
-    with PageServer() as running:
-        running.pages["/"] = html("secret")
-        yield running
+@pytest.fixture(autouse=True)
+def secret(server: PageServer) -> None:
+    server.pages["/"] = html("secret")
 
 
 @contextlib.contextmanager
 def guarded(resolve: Resolve, refuse: Refuse | None = None) -> Iterator[PageClient]:
-    clock = SystemClock()
-    if refuse is None:
-        made = PageClient(
-            timeout_seconds=10, max_bytes=100_000, allow_private_addresses=False, clock=clock, resolve=resolve
-        )
-    else:
-        made = PageClient(
-            timeout_seconds=10,
-            max_bytes=100_000,
-            allow_private_addresses=False,
-            clock=clock,
-            resolve=resolve,
-            refuse=refuse,
-        )
-    try:
+    made = PageClient(
+        timeout_seconds=10,
+        max_bytes=100_000,
+        allow_private_addresses=False,
+        clock=SystemClock(),
+        resolve=resolve,
+        **({} if refuse is None else {"refuse": refuse}),
+    )
+    with contextlib.closing(made):
         yield made
-    finally:
-        made.close()
 
 
 def reason_of(client: PageClient, url: str) -> str:

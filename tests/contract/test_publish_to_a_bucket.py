@@ -8,51 +8,33 @@ from typing import Any
 
 import pytest
 
-from support.command import Outcome, Workplace, read_files, write_files
+from support.command import Workplace, read_files, write_files
+from support.engine_parts import read_blob
 from support.kbs import SMALL_KB, SMALL_KB_BYTES
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-
-
-@pytest.fixture
-def at_bucket(workplace: Workplace, s3: S3Server) -> Workplace:
-    workplace.environment |= {
-        "PAIR__ENGINE__S3_ENDPOINT": s3.options.endpoint_url,
-        "PAIR__ENGINE__S3_REGION": s3.options.region,
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    }
-    return workplace
+from support.s3_server import SECRET_KEY, S3Server
 
 
 def folder_of(workplace: Workplace, name: str, text: str) -> Path:
     return write_files(workplace.folder / name, {**SMALL_KB, "page.md": text})
 
 
-def succeeded(done: Outcome) -> Outcome:
-    assert done.status == 0, done.stdout + done.stderr
-    return done
-
-
 def feed_in(s3: S3Server, prefix: str) -> dict[str, Any]:
-    blob = s3.store(prefix).get("releases.json")
-    assert blob is not None
-    return dict(json.loads(blob.data))
+    return dict(json.loads(read_blob(s3.store(prefix), "releases.json")))
 
 
 def test_a_bucket_is_a_registry(at_bucket: Workplace, s3: S3Server) -> None:
     folder_of(at_bucket, "kb", "one")
-    done = succeeded(
-        at_bucket.pair("publish", "s3://blobs/kbs/first", "kb", "--name", "handbook", "--version", "1.0.0", "--json")
-    )
+    done = at_bucket.pair(
+        "publish", "s3://blobs/kbs/first", "kb", "--name", "handbook", "--version", "1.0.0", "--json"
+    ).succeeds()
     assert done.json["source"] == "s3://blobs/kbs/first/releases.json#handbook"
     store = s3.store("kbs/first")
     names = ["handbook-1.0.0.zip", "handbook-1.0.0.zip.sha256", "releases.json"]
     assert [entry.key for entry in store.list("")] == names
-    archive = store.get("handbook-1.0.0.zip")
-    assert archive is not None
+    archive = read_blob(store, "handbook-1.0.0.zip")
     [release] = feed_in(s3, "kbs/first")["kbs"]["handbook"]["releases"]
-    assert release["sha256"] == hashlib.sha256(archive.data).hexdigest()
-    succeeded(at_bucket.pair("install", "--source", done.json["source"]))
+    assert release["sha256"] == hashlib.sha256(archive).hexdigest()
+    at_bucket.pair("install", "--source", done.json["source"]).succeeds()
     assert read_files(at_bucket.target) == SMALL_KB_BYTES | {"page.md": b"one"}
     # The same again, other bytes, and a new version.
     again = at_bucket.pair(
@@ -64,16 +46,16 @@ def test_a_bucket_is_a_registry(at_bucket: Workplace, s3: S3Server) -> None:
         "publish", "s3://blobs/kbs/first", "kb", "--name", "handbook", "--version", "1.0.0", "--json"
     )
     assert refused.error_code == "E021"
-    succeeded(at_bucket.pair("publish", "s3://blobs/kbs/first/", "kb", "--name", "handbook", "--version", "1.1.0"))
-    succeeded(at_bucket.pair("update"))
+    at_bucket.pair("publish", "s3://blobs/kbs/first/", "kb", "--name", "handbook", "--version", "1.1.0").succeeds()
+    at_bucket.pair("update").succeeds()
     assert (at_bucket.target / "page.md").read_text() == "two"
-    succeeded(at_bucket.pair("install", "pinned", "--kb", "pinned", "--source", "s3://blobs/kbs/first/handbook@1.0.0"))
+    at_bucket.pair("install", "pinned", "--kb", "pinned", "--source", "s3://blobs/kbs/first/handbook@1.0.0").succeeds()
     # And as any other source it can be locked.
-    succeeded(at_bucket.pair("lock", ".pair/knowledge", "pinned"))
+    at_bucket.pair("lock", ".pair/knowledge", "pinned").succeeds()
     for folder in (at_bucket.target, at_bucket.folder / "pinned", at_bucket.cache):
         subprocess.run(["rm", "-rf", folder], check=True)
-    succeeded(at_bucket.pair("install", "--locked"))
-    succeeded(at_bucket.pair("lock", "--check"))
+    at_bucket.pair("install", "--locked").succeeds()
+    at_bucket.pair("lock", "--check").succeeds()
     assert (at_bucket.folder / "pinned" / "page.md").read_text() == "one"
 
 
@@ -97,22 +79,20 @@ def test_of_two_who_publish_one_version_with_different_bytes_one_is_refused(at_b
     ended = [process.communicate(timeout=120) for process in running]
     assert sorted(process.returncode for process in running) == [0, 4, 4], ended
     [release] = feed_in(s3, "contended")["kbs"]["kb"]["releases"]
-    archive = s3.store("contended").get("kb-1.0.0.zip")
-    assert archive is not None
-    assert hashlib.sha256(archive.data).hexdigest() == release["sha256"]
+    assert hashlib.sha256(read_blob(s3.store("contended"), "kb-1.0.0.zip")).hexdigest() == release["sha256"]
 
 
 def test_what_was_begun_and_not_finished_is_finished_by_the_same_bytes_only(at_bucket: Workplace, s3: S3Server) -> None:
     folder_of(at_bucket, "kb", "one")
-    succeeded(at_bucket.pair("publish", "s3://blobs/begun", "kb"))
+    at_bucket.pair("publish", "s3://blobs/begun", "kb").succeeds()
     store = s3.store("begun")
     for key in ("releases.json", "kb-1.0.0.zip"):
         store.delete(key)
     folder_of(at_bucket, "other/kb", "two")
     assert at_bucket.pair("publish", "s3://blobs/begun", "other/kb", "--json").error_code == "E021"
     assert store.get("releases.json") is None
-    succeeded(at_bucket.pair("publish", "s3://blobs/begun", "kb"))
-    succeeded(at_bucket.pair("install", "--source", "s3://blobs/begun/releases.json"))
+    at_bucket.pair("publish", "s3://blobs/begun", "kb").succeeds()
+    at_bucket.pair("install", "--source", "s3://blobs/begun/releases.json").succeeds()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +111,7 @@ def test_a_feed_in_a_bucket_that_is_none_is_refused(
 
 def test_an_archive_in_a_bucket_that_is_not_what_the_feed_says_is_refused(at_bucket: Workplace, s3: S3Server) -> None:
     folder_of(at_bucket, "kb", "one")
-    succeeded(at_bucket.pair("publish", "s3://blobs/spoilt", "kb"))
+    at_bucket.pair("publish", "s3://blobs/spoilt", "kb").succeeds()
     store = s3.store("spoilt")
     store.put("kb-1.0.0.zip", b"something else")
     source = "s3://blobs/spoilt/releases.json"

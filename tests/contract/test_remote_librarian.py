@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from pair.librarians import Budget, Context, Entry, Response, TraceContext, User
 from pair.librarians.remote import MAX_ANSWER_BYTES, RemoteLibrarian
 from pair.testing.librarian_suite import LibrarianCase, LibrarianSuite
 from support.librarians import asked, code
-from support.listening import QuietServer
+from support.listening import QuietHandler, listening
 
 ENDPOINT = "/librarians/handbook/ask"
 
@@ -38,35 +37,22 @@ class Far:
 def far() -> Iterator[Far]:
     other = Far()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            value = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            value = json.loads(self.read_body())
             other.requests.append(value)
             other.heads.append({name.lower(): each for name, each in self.headers.items()})
             if value["query"] == "slow":
                 other.release.wait(5)
             body = other.body if value["query"] != "fail" else b'{"error": {"code": "NOT_FOUND", "message": "no"}}'
-            self.send_response(other.status)
-            for name, each in other.headers.items():
-                self.send_header(name, each)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(other.status, body, other.headers)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = QuietServer(("127.0.0.1", 0), Handler)
-    other.url = f"http://127.0.0.1:{server.server_address[1]}{ENDPOINT}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield other
-    other.release.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening(Handler) as address:
+        other.url = f"{address}{ENDPOINT}"
+        yield other
+        other.release.set()
 
 
 @pytest.mark.rule("librarian-32")

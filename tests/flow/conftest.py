@@ -1,10 +1,23 @@
-"""Processes that write to a KB, started once for each module of tests."""
+"""A place for KBs, and processes that write to them, started once for each module of tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from support.engine_parts import MANY_SHARDS, Ground
 from support.engine_worker import Workers, running_workers
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Ground:
+    """With settings under which a few documents become many shards."""
+    return Ground(tmp_path, **MANY_SHARDS)
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,14 @@ import pytest
 
 from pair.blobs.leases import BlobLeases
 from pair.clock import SystemClock
-from pair.errors import PairError
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from support.bad_proxy import BadProxy, Plan, SeededPlan, Trouble, no_trouble
 from support.engine_parts import all_ids, engine_settings, ids_of, numbered
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from support.errors import raises_code
+from support.s3_server import S3Server
 from support.served import Served
-from support.torture import EXPECTED_STATUSES, revision_of, text_of, word_of
+from support.torture import EXPECTED_STATUSES, Book, revision_of, text_of, word_of
 
 ROUNDS = int(os.environ.get("PAIR_BAD_NETWORK_ROUNDS", "40"))
 SHARES: dict[Trouble, float] = {
@@ -56,16 +56,10 @@ class Line:
         return sum(each.method == "GET" and part in each.path for each in self.proxy.passed[since:])
 
 
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("bucket")) as s3:
-        yield s3
-
-
 @pytest.fixture
-def line(bucket: S3Server) -> Iterator[Line]:
-    with BadProxy(bucket.options.endpoint_url) as proxy:
-        yield Line(bucket, proxy)
+def line(s3: S3Server) -> Iterator[Line]:
+    with BadProxy(s3.options.endpoint_url) as proxy:
+        yield Line(s3, proxy)
 
 
 def on(part: str, trouble: Trouble, *, times: int = 1_000_000, method: str = "GET") -> Plan:
@@ -105,9 +99,8 @@ def test_a_shard_that_is_corrupted_whenever_it_is_fetched_is_an_error_after_a_fe
     line.proxy.plan = on(".search", "corrupt answer")
     with line.open(tmp_path / "two", "never-whole") as kb:
         count = len(line.proxy.passed)
-        with pytest.raises(PairError) as caught:
+        with raises_code(DAMAGED):
             kb.search("rivers", limit=20)
-        assert caught.value.code == DAMAGED
         assert 2 <= line.fetches(".search", count) <= 4
         assert list((tmp_path / "two").rglob("*.search")) == [], "nothing that is damaged is kept"
         line.proxy.plan = no_trouble
@@ -125,9 +118,8 @@ def test_a_manifest_that_arrives_corrupted_is_read_again_and_never_believed(line
             if is_answered:
                 assert all_ids(kb, 50) == expected
                 continue
-            with pytest.raises(PairError) as caught:
+            with raises_code(DAMAGED):
                 all_ids(kb, 50)
-            assert caught.value.code == DAMAGED
             assert line.fetches("manifest.json", count) == 2
 
 
@@ -145,9 +137,8 @@ def test_a_swap_that_nobody_can_tell_the_end_of_is_told_so(line: Line, tmp_path:
 
         swaps = len(line.proxy.requests("PUT", "manifest.json"))
         line.proxy.plan = plan
-        with pytest.raises(PairError) as caught:
+        with raises_code("E208"):
             kb.upsert(numbered(1, begin=3))
-        assert caught.value.code == "E208"
         line.proxy.plan = no_trouble
         assert len(all_ids(kb)) == 4
 
@@ -160,25 +151,12 @@ def test_a_lease_that_arrives_corrupted_is_not_taken_from_its_holder(line: Line)
     lease = direct.acquire("kb", seconds=60.0)
     for times in (1, 2):
         line.proxy.plan = on("kb.lease.json", "corrupt answer", times=times)
-        with pytest.raises(PairError) as caught:
+        with raises_code("E203"):
             other.acquire("kb", seconds=60.0)
-        assert caught.value.code == "E203"
     assert direct.renew(lease, seconds=60.0).fence == lease.fence
 
 
 # ── everything at once ─────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass
-class Book:
-    """Of one document: the revision that was acknowledged last (0: none), and those that were tried since."""
-
-    acknowledged: int = 0
-    tried: list[int] = dataclasses.field(default_factory=list)
-
-    @property
-    def possible(self) -> set[int]:
-        return {self.acknowledged, *self.tried}
 
 
 class Bystander:
@@ -240,14 +218,10 @@ class Bystander:
         return status
 
 
-def served_through(folder: Path, proxy: BadProxy) -> Served:
+def served_through(folder: Path, line: Line) -> Served:
     return Served(
         folder,
-        AWS_ACCESS_KEY_ID=ACCESS_KEY,
-        AWS_SECRET_ACCESS_KEY=SECRET_KEY,
-        PAIR__ENGINE__STORE="s3://blobs/served",
-        PAIR__ENGINE__S3_ENDPOINT=proxy.url,
-        PAIR__ENGINE__S3_REGION="us-east-1",
+        **line.s3.variables("served", line.proxy.url),
         PAIR__ENGINE__LEASE="blob",
         PAIR__ENGINE__LEASE_SECONDS="2",
         PAIR__ENGINE__GRAPH="off",
@@ -258,7 +232,7 @@ def served_through(folder: Path, proxy: BadProxy) -> Served:
 
 
 def test_a_server_on_a_bad_line_loses_nothing_and_answers_nothing_wrong(line: Line, tmp_path: Path) -> None:
-    with served_through(tmp_path, line.proxy) as server:
+    with served_through(tmp_path, line) as server:
         bystander = Bystander(server, seed=8)
         assert server.ingest({"first": "The first."}).status_code == 200
         line.proxy.plan = SeededPlan(8, SHARES)

@@ -17,7 +17,6 @@ from pair.blobs.local import LocalStore
 from pair.engine.format.manifest import builds_prefix, from_bytes, manifest_key, shards_prefix
 from pair.engine.write.bulk_load import BuildPart, BuildProgress, Built, Task, split_parts
 from pair.engine.write.prepare import estimate_bytes, split_batches
-from pair.errors import PairError
 from pair.kb import ingest
 from pair.kb.ingest import runner
 from pair.kb.kb import KnowledgeBase
@@ -27,6 +26,7 @@ from pair.settings import Settings
 from pair.values import Document
 from support.command import Workplace
 from support.engine_parts import MANY_SHARDS, engine_settings
+from support.errors import code_of, raises_code
 from support.fed_ingest import FedIngest, lines_of
 
 KB = "kb"
@@ -101,12 +101,6 @@ def answers_of(kb: KnowledgeBase, modes: Sequence[str] = ("hybrid", "keyword", "
             hits = kb.search(query, limit=20, mode=mode, exact=True)
             found.append([(hit.chunk_id, hit.text, round(hit.score, 5), hit.metadata) for hit in hits])
     return found
-
-
-def code_of(act: Callable[[], object]) -> str:
-    with pytest.raises(PairError) as caught:
-        act()
-    return caught.value.code
 
 
 # ── the plan ───────────────────────────────────────────────────────────────────────────────────────
@@ -324,9 +318,8 @@ def test_a_part_over_which_workers_die_again_and_again_is_given_up(
 ) -> None:
     nothing: Any = None
     with open_kb(KB, settings=settings) as kb, ProcessRunner(Setup(KB, nothing, ""), 1, attempts=2) as workers:
-        with pytest.raises(PairError) as caught:
+        with raises_code("E216") as caught:
             kb.build(pages(3), workers)
-        assert caught.value.code == "E216"
         assert "ended with status 1" in caught.value.explanation
         assert kb.stats() is None
     assert "AttributeError" in capfd.readouterr().err

@@ -13,11 +13,19 @@ from pair.blobs.leases import BlobLeases
 from pair.clock import SystemClock
 from pair.engine.format.manifest import from_bytes, lease_name, manifest_key, shards_prefix
 from support import skewed_serve
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from support.engine_parts import read_blob
+from support.s3_server import S3Server
 from support.served import Served
 
 HOUR = 3600
 KB = "default"
+VARIABLES = {
+    "PAIR__ENGINE__LEASE": "blob",
+    "PAIR__ENGINE__WRITE_ATTEMPTS": "4",
+    "PAIR__ENGINE__CACHE_TTL_SECONDS": "60",
+    "PAIR__ENGINE__GRAPH": "off",
+    "PAIR__SERVER__SYNC": "false",
+}
 
 
 def skewed(folder: Path, skew_seconds: int, **variables: str) -> Served:
@@ -25,21 +33,6 @@ def skewed(folder: Path, skew_seconds: int, **variables: str) -> Served:
     server = Served(folder, **variables)
     server.program = [skewed_serve.__file__, str(skew_seconds)]
     return server
-
-
-def variables_of(s3: S3Server, prefix: str) -> dict[str, str]:
-    return {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "PAIR__ENGINE__STORE": f"s3://blobs/{prefix}",
-        "PAIR__ENGINE__S3_ENDPOINT": s3.options.endpoint_url,
-        "PAIR__ENGINE__S3_REGION": s3.options.region,
-        "PAIR__ENGINE__LEASE": "blob",
-        "PAIR__ENGINE__WRITE_ATTEMPTS": "4",
-        "PAIR__ENGINE__CACHE_TTL_SECONDS": "60",
-        "PAIR__ENGINE__GRAPH": "off",
-        "PAIR__SERVER__SYNC": "false",
-    }
 
 
 @dataclass
@@ -54,26 +47,19 @@ class Site:
 
     def dropped(self) -> set[str]:
         """That no manifest names any more, and readers may still use."""
-        blob = self.s3.store("skewed").get(manifest_key(KB))
-        assert blob is not None
-        return {each.folder for each in from_bytes(blob.data, "manifest").dropped}
+        blob = read_blob(self.s3.store("skewed"), manifest_key(KB))
+        return {each.folder for each in from_bytes(blob, "manifest").dropped}
 
 
 @pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("bucket")) as s3:
-        yield s3
-
-
-@pytest.fixture(scope="module")
-def site(bucket: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
-    variables = variables_of(bucket, "skewed")
+    variables = s3.variables("skewed") | VARIABLES
     with contextlib.ExitStack() as stack:
         slow = stack.enter_context(skewed(folder / "slow", -HOUR, **variables))
         fast = stack.enter_context(skewed(folder / "fast", HOUR, **variables))
         assert slow.ingest({"first": "The first."}).status_code == 200
-        yield Site(bucket, slow, fast)
+        yield Site(s3, slow, fast)
 
 
 def written(server: Served, prefix: str) -> list[str]:

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 from pair.blobs.local import LocalStore
-from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
+from pair.blobs.s3 import ObjectStore
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.values import Document, Hit, Hits
-from support.engine_parts import engine_settings
-from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
+from support.engine_parts import engine_settings, read_blob, stats_of
+from support.s3_server import S3Server
 from support.served import Served
 from support.slow_proxy import SlowProxy, rounds_of
+from support.threads import run_together
 
 DIMENSION = 256
 DOCUMENTS = 6000
@@ -48,33 +49,28 @@ def texts() -> list[str]:
 class Stored:
     """A KB of many shards in a bucket, with a proxy before it."""
 
-    folder: Path
-    options: ObjectStoreOptions
+    s3: S3Server
     proxy: SlowProxy
     size_bytes: int
     reference: KnowledgeBase
     """The same, of which everything is here."""
 
-    def opened(self, cache: Path, prefix: str = "kb", **policy: Any) -> KnowledgeBase:
-        store = ObjectStore(f"s3://blobs/{prefix}", dataclasses.replace(self.options, endpoint_url=self.proxy.url))
+    def opened(self, cache: Path, prefix: str = "cold", **policy: Any) -> KnowledgeBase:
+        options = dataclasses.replace(self.s3.options, endpoint_url=self.proxy.url)
+        store = ObjectStore(f"s3://blobs/{prefix}", options)
         self.proxy.exchanges.clear()
         return open_kb(store=store, settings=engine_settings(cache, lease="memory", **{**CUT, **policy}))
 
-    def store(self, prefix: str = "kb") -> ObjectStore:
-        return ObjectStore(f"s3://blobs/{prefix}", self.options)
-
     def copied(self, prefix: str) -> ObjectStore:
         """For a test that changes it."""
-        source, target = self.store(), self.store(prefix)
+        source, target = self.s3.store("cold"), self.s3.store(prefix)
         for entry in source.list(""):
-            blob = source.get(entry.key)
-            assert blob is not None
-            target.put(entry.key, blob.data)
+            target.put(entry.key, read_blob(source, entry.key))
         return target
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+def stored(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[Stored]:
     folder = tmp_path_factory.mktemp("cold")
     vectors = np.random.default_rng(5).normal(size=(20, DIMENSION)).astype(np.float32)
     spread = np.random.default_rng(6).normal(size=(DOCUMENTS, DIMENSION)).astype(np.float32)
@@ -85,20 +81,17 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
         )
         for number, (text, vector) in enumerate(zip(texts(), clustered, strict=True))
     ]
-    with running_s3(folder) as server, open_kb(settings=engine_settings(folder, **CUT)) as reference:
+    with open_kb(settings=engine_settings(folder, **CUT)) as reference:
         reference.upsert(documents)
         reference.delete([f"{number:05}" for number in range(0, DOCUMENTS, 97)])
-        local, remote = LocalStore(folder / "store"), server.store("kb")
+        local, remote = LocalStore(folder / "store"), s3.store("cold")
         for entry in local.list(""):
-            blob = local.get(entry.key)
-            assert blob is not None
-            remote.put(entry.key, blob.data)
-        stats = reference.stats()
-        assert stats is not None
+            remote.put(entry.key, read_blob(local, entry.key))
+        stats = stats_of(reference)
         assert stats.shards > 12
         assert stats.deleted_documents > 0
-        with SlowProxy(server.options.endpoint_url, DELAY_SECONDS) as proxy:
-            yield Stored(folder, server.options, proxy, stats.size_bytes, reference)
+        with SlowProxy(s3.options.endpoint_url, DELAY_SECONDS) as proxy:
+            yield Stored(s3, proxy, stats.size_bytes, reference)
 
 
 def told(hits: Hits) -> list[tuple[Hit, ...]]:
@@ -107,9 +100,7 @@ def told(hits: Hits) -> list[tuple[Hit, ...]]:
 
 
 def fetched(kb: KnowledgeBase) -> int:
-    stats = kb.stats()
-    assert stats is not None
-    return stats.cache["bytes_fetched"]
+    return stats_of(kb).cache["bytes_fetched"]
 
 
 def test_a_cold_query_takes_few_turns_and_few_bytes(stored: Stored, tmp_path: Path) -> None:
@@ -163,13 +154,12 @@ def test_a_piece_that_was_damaged_on_disk_is_fetched_again(stored: Stored, tmp_p
 
 
 def test_a_piece_that_is_damaged_in_the_store_is_never_shown(stored: Stored, tmp_path: Path) -> None:
-    store = stored.copied("damaged")
+    store = stored.copied("cold-damaged")
     searches = [entry.key for entry in store.list("") if entry.key.endswith(".search")]
     for key in searches[::2]:
-        blob = store.get(key)
-        assert blob is not None
-        store.put(key, blob.data[:9000].ljust(len(blob.data), b"?"))
-    with stored.opened(tmp_path, "damaged") as kb:
+        blob = read_blob(store, key)
+        store.put(key, blob[:9000].ljust(len(blob), b"?"))
+    with stored.opened(tmp_path, "cold-damaged") as kb:
         hits = kb.search("word017 word201 word345", limit=10)
     assert hits.partial
     assert all("SHA-256" in fault for fault in hits.faults)
@@ -187,11 +177,7 @@ def test_many_who_ask_the_same_at_once_download_once(stored: Stored, tmp_path: P
             together.wait()
             answers.append(told(kb.search("word017 word201 word345", limit=10)))
 
-        threads = [threading.Thread(target=ask) for _ in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(*[ask] * 12)
         counts = Counter(each.request for each in stored.proxy.exchanges if ".shards/" in each.request)
     assert set(counts.values()) == {1}
     assert all(answer == answers[0] for answer in answers)
@@ -217,19 +203,18 @@ def test_nothing_is_evicted_for_what_nobody_asked_yet(stored: Stored, tmp_path: 
     with stored.opened(tmp_path, cache_max_bytes=stored.size_bytes // 2) as kb:
         kb.search("word017 word201 word345", limit=10)
         report = kb.maintenance.prefetch(10**9)
-        stats = kb.stats()
-        assert stats is not None
+        stats = stats_of(kb)
         assert report.left_bytes > 0
         assert stats.cache["evictions"] == 0
         assert stats.cache["size_bytes"] <= stored.size_bytes // 2
 
 
 def test_shards_that_replace_warm_ones_are_fetched_before_they_are_asked(stored: Stored, tmp_path: Path) -> None:
-    stored.copied("replaced")
-    with stored.opened(tmp_path / "reader", "replaced") as reader:
+    stored.copied("cold-replaced")
+    with stored.opened(tmp_path / "reader", "cold-replaced") as reader:
         reader.search("word017 word201 word345", limit=10)
         reader.maintenance.prefetch(10**9)
-        with stored.opened(tmp_path / "writer", "replaced", compaction_tombstone_ratio=0.1) as writer:
+        with stored.opened(tmp_path / "writer", "cold-replaced", compaction_tombstone_ratio=0.1) as writer:
             writer.delete([f"{number:05}" for number in range(3, 2000, 20)])
             assert writer.maintenance.compact().shards_after
         assert reader.maintenance.prefetch(10**9).files > 0
@@ -239,12 +224,7 @@ def test_shards_that_replace_warm_ones_are_fetched_before_they_are_asked(stored:
 
 
 def test_a_server_fetches_by_itself_what_queries_need(stored: Stored, tmp_path: Path) -> None:
-    variables = {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "PAIR__ENGINE__STORE": "s3://blobs/kb",
-        "PAIR__ENGINE__S3_ENDPOINT": stored.options.endpoint_url,
-        "PAIR__ENGINE__S3_REGION": stored.options.region,
+    variables = stored.s3.variables("cold") | {
         "PAIR__ENGINE__EMBEDDING_DIMENSION": str(DIMENSION),
         "PAIR__SERVER__SYNC": "false",
         "PAIR__SERVER__PREFETCH_INTERVAL_SECONDS": "0.1",

@@ -19,6 +19,7 @@ from pair.blobs.local import LocalStore
 from pair.engine.format.manifest import from_bytes, manifest_key, shards_prefix, versions_prefix
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
+from support.engine_parts import read_blob
 from support.engine_worker import (
     Call,
     Job,
@@ -121,9 +122,7 @@ def assert_search_agrees(kb: KnowledgeBase, model: Model) -> None:
 
 
 def assert_store_holds_what_is_named(store: LocalStore) -> None:
-    blob = store.get(manifest_key(KB))
-    assert blob is not None
-    manifest = from_bytes(blob.data, manifest_key(KB))
+    manifest = from_bytes(read_blob(store, manifest_key(KB)), manifest_key(KB))
     named = {shard.key(role): shard.files[role].sha256 for shard in manifest.shards for role in shard.files}
     found = {info.key: store.get(info.key) for info in store.list(shards_prefix(KB))}
     assert {key: hashlib.sha256(each.data).hexdigest() for key, each in found.items() if each} == named

@@ -27,8 +27,9 @@ from pair.engine.write.commit import EngineContext
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
-from support.engine_parts import make_core
+from support.engine_parts import make_core, read_blob
 from support.engine_worker import Call, Job, Workers, documents_of, read_log, settings_of, text_of
+from support.errors import raises_code
 from support.redis_server import RedisServer, running_redis
 
 KB = "kb"
@@ -93,17 +94,13 @@ class Ground:
 
     def named(self) -> dict[str, str]:
         """The SHA-256 of each shard's file, by key."""
-        blob = self.store.get(manifest_key(KB))
-        assert blob is not None
-        shards = from_bytes(blob.data, manifest_key(KB)).shards
+        shards = from_bytes(read_blob(self.store, manifest_key(KB)), manifest_key(KB)).shards
         return {shard.key(role): shard.files[role].sha256 for shard in shards for role in shard.files}
 
     def assert_holds(self, *expected: Vectors) -> None:
         """These documents and no others, for one who never looked before; and every shard that is named is sound."""
         for key, sha256 in self.named().items():
-            blob = self.store.get(key)
-            assert blob is not None, key
-            assert hashlib.sha256(blob.data).hexdigest() == sha256
+            assert hashlib.sha256(read_blob(self.store, key)).hexdigest() == sha256
         with self.open(cache_dir=str(self.folder / f"cache-{next(NUMBERS)}")) as kb:
             assert_answers(kb, *expected)
 
@@ -179,9 +176,8 @@ def test_lease_of_a_writer_that_was_killed_ends_by_itself(ground: Ground) -> Non
 def test_lease_that_is_held_is_told_with_its_holder(tmp_path: Path, workers: Workers) -> None:
     ground = Ground(tmp_path, workers)
     pid = ground.stalled(("upsert", page("slow", 2)), "read")
-    with ground.open(write_attempts=2) as kb, pytest.raises(errors.ConflictError) as raised:
+    with ground.open(write_attempts=2) as kb, raises_code("E203", errors.ConflictError) as raised:
         kb.upsert(documents_of(page("quick", 3)))
-    assert raised.value.code == "E203"
     assert raised.value.details["holder"].endswith(f"process {pid}")
     assert ground.blobs() == set()
     assert ground.resumed(pid)[0] == ""
@@ -322,9 +318,8 @@ def test_absent_redis_is_told_at_once_and_nothing_is_half_done(tmp_path: Path, w
             lambda: kb.maintenance.collect(grace_seconds=0),
         ]
         for act in acts:
-            with pytest.raises(errors.StorageError) as raised:
+            with raises_code("E206", errors.StorageError) as raised:
                 act()
-            assert raised.value.code == "E206"
             assert raised.value.details["address"] == f"redis://127.0.0.1:{server.port}/0"
         assert steps == ["lease"] * 3, "it is not tried again and again"
         assert (ground.blobs(), ground.store.get(manifest_key(KB))) == before

@@ -17,9 +17,10 @@ from pair.blobs.local import LocalStore
 from pair.engine.format.manifest import from_bytes, manifest_key
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
+from support.engine_parts import read_blob, stats_of
 from support.engine_worker import Call, Job, Noted, Workers, read_log, running_workers, settings_of, text_of
 from support.redis_server import RedisServer, running_redis
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
 KB = "kb"
 IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -37,12 +38,6 @@ CONFLICTS = {"E202", "E203"}
 def workers() -> Iterator[Workers]:
     with running_workers({"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +91,13 @@ def assert_everything_is_there_once(store: BlobStore, options: Mapping[str, Any]
                 contested_at = max(contested_at, each.report["manifest_version"])
     assert sorted(versions) == list(range(1, len(versions) + 1)), "each write made a version of its own"
     with open_kb(KB, store=store, settings=settings_of(options)) as kb:
-        stats = kb.stats()
-        assert stats is not None
+        stats = stats_of(kb)
         assert stats.manifest_version == len(versions)
         assert stats.documents == len(expected)
         assert {each.id: each.text for each in kb.documents(limit=10_000)} == expected
         hits = kb.search_vector([0.0] * 8, limit=10_000, exact=True)
         assert sorted((hit.document_id, hit.text) for hit in hits) == sorted(expected.items())
-    blob = store.get(manifest_key(KB))
-    assert blob is not None
-    manifest = from_bytes(blob.data, manifest_key(KB))
+    manifest = from_bytes(read_blob(store, manifest_key(KB)), manifest_key(KB))
     assert all(store.get(shard.key(role)) is not None for shard in manifest.shards for role in shard.files)
 
 
@@ -154,7 +146,7 @@ def test_sixteen_processes_write_to_one_bucket(
     lease: str, workers: Workers, s3: S3Server, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     options = {
-        "store": f"s3://blobs/{lease}",
+        "store": f"s3://blobs/writers-{lease}",
         "s3_endpoint": s3.options.endpoint_url,
         "s3_region": s3.options.region,
         "lease": lease,
@@ -162,7 +154,7 @@ def test_sixteen_processes_write_to_one_bucket(
         "cache_dir": str(tmp_path / "cache"),
     }
     logs = race(workers, tmp_path, options, batches=S3_BATCHES)
-    assert_everything_is_there_once(s3.store(lease), options, logs)
+    assert_everything_is_there_once(s3.store(f"writers-{lease}"), options, logs)
 
 
 @pytest.mark.parametrize(("lease", "step"), [("file", "lease"), ("memory", "swap")])

@@ -25,6 +25,7 @@ from support.engine_parts import (
     replace_content,
     truncate,
 )
+from support.threads import threads_running
 
 ROLES = {"rows": ".duckdb", "search": ".search", "ids": ".ids", "keywords": ".keywords", "graph": ".graph"}
 DAMAGES: dict[str, Callable[[Path], None]] = {
@@ -167,8 +168,7 @@ def test_a_copy_that_is_damaged_itself_is_not_used(ground: Ground, expected: lis
 
 def test_a_file_is_put_back_from_another_shard_that_has_the_same(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(5))
+    ground.fill(numbered(5))
     with ground.open(embedder=MirroredEmbedder()) as kb:
         kb.maintenance.reembed()  # all but the vectors is as it was, and the former shard is still there
         shutil.rmtree(ground.cache)
@@ -217,8 +217,7 @@ def _live_numbers() -> set[str]:
 
 def test_after_a_re_embedding_the_former_vectors_are_not_taken_for_the_new(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(40))
+    ground.fill(numbered(40))
     with ground.open(embedder=MirroredEmbedder()) as kb:
         kb.maintenance.reembed()
         kb.maintenance.collect(grace_seconds=0)
@@ -294,8 +293,7 @@ def test_a_copy_of_a_write_that_was_never_published_is_not_taken_for_the_manifes
 
 def test_a_manifest_without_any_copy_is_told_to_be_lost(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     manifest_of(ground).unlink()
     [fault] = fsck(ground, repair=True).faults
     assert (fault.reason, fault.remedy, fault.is_repaired) == ("it is missing", "", False)
@@ -385,12 +383,12 @@ def test_readers_go_on_while_it_is_repaired(ground: Ground, expected: list[Any])
             while not is_over.is_set():
                 seen.append(answers(reader))
 
-        thread = threading.Thread(target=read)
-        thread.start()
-        other = Ground(ground.folder / "elsewhere", graph="text", chunker="structure", store=str(ground.store))
-        assert fsck(other, repair=True).is_sound
-        is_over.set()
-        thread.join()
+        with threads_running(read):
+            other = Ground(ground.folder / "elsewhere", graph="text", chunker="structure", store=str(ground.store))
+            try:
+                assert fsck(other, repair=True).is_sound
+            finally:
+                is_over.set()
         assert seen
         assert all(each == expected for each in seen)
 
@@ -468,8 +466,7 @@ def test_the_command_repairs_every_kind_of_file(synced: Workplace, pattern: str,
 
 def test_the_command_puts_a_whole_shard_back_from_a_package_with_its_index(synced: Workplace) -> None:
     before = synced.pair("search", "item3", "--exact", "--json").json["results"]
-    packaged = synced.pair("package", "sources", "--with-index", "-o", "notes.zip")
-    assert packaged.status == 0, packaged.stderr
+    synced.pair("package", "sources", "--with-index", "-o", "notes.zip").succeeds()
     shutil.rmtree(synced.folder / ".pair" / "cache")
     for path in shard_files(synced, "shard-*"):
         path.unlink()
@@ -488,11 +485,8 @@ def test_documents_that_sources_still_have_are_stored_anew(synced: Workplace, pa
     for each in pattern.split():
         for path in shard_files(synced, each):
             path.unlink()
-    found = synced.pair("fsck")
-    assert found.status == 5
-    assert "can be repaired from the synced sources" in found.stdout
-    done = synced.pair("fsck", "--repair")
-    assert "repaired from the synced sources" in done.stdout
+    synced.pair("fsck").exits(5).prints("can be repaired from the synced sources")
+    done = synced.pair("fsck", "--repair").prints("repaired from the synced sources")
     assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before
     assert done.status == 5  # for nobody can go back
     assert "version 1 needs a shard that is lost" in done.stdout
@@ -509,10 +503,7 @@ def test_documents_of_others_are_not_dropped_for_those_that_sources_have(synced:
     shutil.rmtree(synced.folder / ".pair" / "cache")
     for path in [*shard_files(synced, "*.search"), *shard_files(synced, "*.duckdb")]:
         path.unlink()
-    done = synced.pair("fsck", "--repair")
-    assert done.status == 5
-    assert "for 5 of 6 documents" in done.stdout
-    assert "lost: mine.md" in done.stdout
+    synced.pair("fsck", "--repair").exits(5).prints("for 5 of 6 documents", "lost: mine.md")
     assert synced.pair("search", "item3", "--json").json["results"][0]["id"] == "3.md"
     assert ["mine.md"] in [fault["ids"] for fault in synced.pair("fsck", "--json").json["faults"]]  # not dropped
     assert synced.pair("fsck", "--repair", "--drop-lost").status == 0

@@ -10,7 +10,7 @@ from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.settings import Settings
 from pair.values import MODES, Document
-from support.engine_parts import CountingEmbedder, all_ids, ids_of
+from support.engine_parts import CountingEmbedder, all_ids, ids_of, stats_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 UNICODE_ID = "книга/№ 1 – ünïcödé 📚"  # noqa: RUF001 - as it is stored
@@ -64,13 +64,11 @@ def assert_found_in_all_modes(kb: KnowledgeBase) -> None:
 
 def test_a_kb_of_an_earlier_version_is_listed_and_found_in(kb: KnowledgeBase) -> None:
     with kb:
-        stats = kb.stats()
-        assert stats is not None
+        stats = stats_of(kb)
         assert (stats.documents, stats.shards, stats.embedder) == (len(IDS), 8, "ngram-32-v1")
         assert all_ids(kb) == IDS
         assert_found_in_all_modes(kb)
-        related = kb.search("Tinker Workshop", mode="graph", limit=5)
-        assert UNICODE_ID in ids_of(related)
+        assert UNICODE_ID in ids_of(kb.search("Tinker Workshop", mode="graph", limit=5))
         assert ids_of(kb.search("page", filter={"place.shelf": 2, "odd": False}, limit=9, mode="keyword")) == [
             "doc-08",
             "doc-10",

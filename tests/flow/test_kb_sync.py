@@ -16,6 +16,7 @@ from pair.kb.sync import SyncService
 from pair.sync.report import SyncReport
 from pair.values import Document
 from support.command import write_files
+from support.errors import raises_code
 from support.synced_project import SyncedProject
 
 PAGES: dict[str, str | bytes] = {
@@ -214,9 +215,8 @@ def test_a_damaged_manifest_is_told_by_every_sync_until_it_is_put_right(project:
     content = manifest.read_bytes()
     manifest.write_bytes(b"{}")
     for _ in range(2):
-        with pytest.raises(PairError) as caught:
+        with raises_code("E207"):
             project.sync()
-        assert caught.value.code == "E207"
     manifest.write_bytes(content)
     assert project.sync().stored == 0
     assert project.stored() == PAGES

@@ -53,8 +53,7 @@ def test_an_install_killed_at_any_moment_leaves_nothing_half_there(
             assert read_files(workplace.folder / target) == expected
         for entry in cache.glob("[!.]*"):
             assert len(read_files(entry)) == len(expected) + 1, "a cache entry that exists is whole, with its note"
-        done = workplace.pair("install", target, "--source", url, PAIR_KB_CACHE_DIR=str(cache))
-        assert done.status == 0, done.stderr
+        workplace.pair("install", target, "--source", url, PAIR_KB_CACHE_DIR=str(cache)).succeeds()
         assert read_files(workplace.folder / target) == expected
         assert leftovers(workplace.folder) == []
     assert killed
@@ -79,8 +78,7 @@ def test_an_update_killed_at_any_moment_leaves_the_old_state_or_the_new(workplac
         killed += run_killed(workplace, dice.uniform(0, duration), "update", "--source", source)
         assert read_files(workplace.target) in states
         if moment % 5 == 4:
-            done = workplace.pair("update", "--source", source)
-            assert done.status == 0, done.stderr
+            workplace.pair("update", "--source", source).succeeds()
             assert read_files(workplace.target) == states[moment % 2]
             assert workplace.pair("verify", workplace.target).status == 0
             assert leftovers(workplace.target.parent) == []

@@ -13,6 +13,7 @@ from pair.librarians import Citation, Context, DelegateRequest, Entry, ErrorInfo
 from pair.librarians.rules import fault_of
 from pair.librarians.settings import LibrariansSettings
 from support.librarians import Recorder, answering, asked, code, hanging, raising, returning
+from support.threads import run_together
 
 SHORT = 0.1
 IN_TIME = 1.0
@@ -317,11 +318,7 @@ def test_thousand_questions_that_nobody_answers_in_time() -> None:
 def test_questions_from_several_threads_and_loops() -> None:
     registry = Registry({"it": answering("Yes.")})
     answers: list[str | None] = []
-    threads = [threading.Thread(target=lambda: answers.append(asked(registry, "it").answer)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[lambda: answers.append(asked(registry, "it").answer)] * 8)
     assert answers == ["Yes."] * 8
 
 

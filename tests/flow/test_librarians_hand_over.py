@@ -28,6 +28,7 @@ from pair.librarians import (
 from pair.librarians.settings import LibrariansSettings
 from pair.testing.clock import ManualClock
 from support.librarians import Recorder, answering, asked, code, hanging, raising, returning
+from support.readers import SayingModel
 
 NO = Response.failing(ErrorCode.NOT_FOUND, "nothing found")
 AWAY = Response.failing(ErrorCode.DATA_SOURCE_ERROR, "away")
@@ -36,22 +37,6 @@ AWAY = Response.failing(ErrorCode.DATA_SOURCE_ERROR, "away")
 def handing(*to: str, fallback: str = "", **metadata: Any) -> Any:
     requests = tuple(DelegateRequest(each, fallback=fallback) for each in to)
     return returning(Response(delegate=requests if len(requests) > 1 else requests[0], metadata=metadata))
-
-
-class Model:
-    """A model that says what it is told to."""
-
-    name = "scripted"
-
-    def __init__(self, said: str | Exception) -> None:
-        self.said = said
-        self.prompts: list[str] = []
-
-    def reply(self, instructions: str, text: str) -> str:
-        self.prompts.append(f"{instructions}\n{text}")
-        if isinstance(self.said, Exception):
-            raise self.said
-        return self.said
 
 
 @pytest.mark.rule("librarian-15")
@@ -336,14 +321,14 @@ def test_best_confidence_chooses_one() -> None:
 @pytest.mark.parametrize(
     ("model", "answer"),
     [
-        (Model("Blended."), "Blended."),
-        (Model(errors.model_unreachable("http://x", "away")), "One.\n\nTwo."),
-        (Model(ValueError("odd")), "One.\n\nTwo."),
-        (Model("  "), "One.\n\nTwo."),
+        (SayingModel("Blended."), "Blended."),
+        (SayingModel(errors.model_unreachable("http://x", "away")), "One.\n\nTwo."),
+        (SayingModel(ValueError("odd")), "One.\n\nTwo."),
+        (SayingModel("  "), "One.\n\nTwo."),
         (None, "One.\n\nTwo."),
     ],
 )
-def test_blend_is_a_model_s_work_and_goes_without(model: Model | None, answer: str) -> None:
+def test_blend_is_a_model_s_work_and_goes_without(model: SayingModel | None, answer: str) -> None:
     librarians = {"desk": handing("a", "b", aggregation="blend"), "a": answering("One."), "b": answering("Two.")}
     response = asked(librarians, "desk", context=Context(ai=model))
     assert response.answer == answer
@@ -452,11 +437,11 @@ def test_calls_are_counted_for_all_together() -> None:
 
 @pytest.mark.rule("librarian-24")
 def test_tokens_are_counted_for_all_together() -> None:
-    model = Model("word " * 20)
+    model = SayingModel("word " * 20)
 
     async def shelf(query: str, context: Context) -> Response:
         assert context.ai is not None
-        assert context.ai.name == "scripted"
+        assert context.ai.name == "any"
         return Response(answer=await asyncio.to_thread(context.ai.reply, "Answer.", "x" * 200), confidence=0.9)
 
     async def desk(query: str, context: Context) -> Response:

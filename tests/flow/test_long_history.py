@@ -12,7 +12,7 @@ from pair.errors import NotFoundError
 from pair.kb.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.values import Document
-from support.engine_parts import Ground, counted
+from support.engine_parts import Ground, counted, read_blob
 
 VERSIONS = 110
 DAY = 86_400.0
@@ -38,14 +38,8 @@ def folders_in(store: BlobStore) -> set[str]:
     return {info.key.rpartition("/")[0] for info in store.list(shards_prefix("default"))}
 
 
-def bytes_of(store: BlobStore, key: str) -> bytes:
-    blob = store.get(key)
-    assert blob is not None
-    return blob.data
-
-
 def manifest_in(store: BlobStore) -> Manifest:
-    return from_bytes(bytes_of(store, manifest_key("default")), "manifest")
+    return from_bytes(read_blob(store, manifest_key("default")), "manifest")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +50,7 @@ def long_history() -> dict[str, bytes]:
     with Ground(Path("unused"), keep_versions=1000, keep_days=365, lease="memory").open(store=store) as kb:
         for number in range(1, VERSIONS + 1):
             assert paint(kb, f"colour-{number}") == number
-    return {info.key: bytes_of(store, info.key) for info in store.list("")}
+    return {info.key: read_blob(store, info.key) for info in store.list("")}
 
 
 class Past:
@@ -82,7 +76,7 @@ def past(long_history: dict[str, bytes]) -> Past:
 
 
 def test_the_bytes_of_a_history_grow_with_its_versions_and_not_with_their_square(past: Past) -> None:
-    sizes = [len(bytes_of(past.store, key)) for key in copies_in(past.store)]
+    sizes = [len(read_blob(past.store, key)) for key in copies_in(past.store)]
     assert len(sizes) == VERSIONS
     assert max(sizes[70:]) < sizes[70] + 100, "once a manifest names as many commits as it will"
     assert len(manifest_in(past.store).dropped) == VERSIONS - 1, "which the current one alone tells"
@@ -159,7 +153,7 @@ def test_what_was_dropped_within_the_grace_period_is_not_forgotten(past: Past) -
 def test_copies_of_an_earlier_pair_tell_what_was_dropped_and_are_read_and_collected_all_the_same(past: Past) -> None:
     dropped = manifest_in(past.store).dropped
     for key in copies_in(past.store):
-        copy = from_bytes(bytes_of(past.store, key), key)
+        copy = from_bytes(read_blob(past.store, key), key)
         told = dropped[: copy.number - 1]
         past.store.put(key, to_bytes(Manifest(**{**vars(copy), "dropped": told})))
     past.clock.advance(3600)
@@ -207,7 +201,7 @@ def test_what_a_copy_that_cannot_be_read_may_name_stays_for_as_long_as_it_would(
     with ground.open(store=store) as kb:
         painted(kb, ["red", "green", "blue", "amber", "violet"], clock, seconds)
         key = copy_of(store, 3)
-        sound = bytes_of(store, key)
+        sound = read_blob(store, key)
         (only_there,) = from_bytes(sound, key).folders
         store.put(key, sound[:-9])
         kb.maintenance.collect(grace_seconds=0)
@@ -239,7 +233,7 @@ def test_a_copy_that_can_be_read_again_names_what_is_there() -> None:
     with ground.open(store=store) as kb:
         painted(kb, ["red", "green", "blue", "amber", "violet"], clock, 60)
         key = copy_of(store, 4)
-        sound = bytes_of(store, key)
+        sound = read_blob(store, key)
         store.put(key, b"")
         kb.maintenance.collect(grace_seconds=0)
         store.put(key, sound)

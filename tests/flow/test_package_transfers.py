@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support.clocks import Origin, hits_of, installed_from, put_up, shards_in, sizes_in
+from support.clocks import CHANGED, Origin, Subscription, hits_of, installed_from, put_up, shards_in, sizes_in
 from support.command import Workplace, read_files
-from support.releases import serve
 from support.server import Received, Server
 
-CHANGED = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
 QUERY = "the sun and its dials"
 _MOST_SECONDS = 60
 
@@ -79,14 +77,9 @@ def test_an_update_that_is_killed_while_parts_arrive_leaves_the_kb_as_it_was_and
     assert not [each for each in elsewhere.cache.rglob("*") if "staging" in each.name or "ranges" in each.name]
 
 
-def test_two_updates_from_a_feed_at_once_fetch_once_and_make_one_version(
-    origin: Origin, elsewhere: Workplace, server: Server
-) -> None:
-    origin.publish("1.0.0")
-    assert elsewhere.pair("install", "--source", serve(server, origin.dist)).status == 0
-    origin.publish("1.1.0", **CHANGED)
-    serve(server, origin.dist)
-    server.sent_bytes.clear()
+def test_two_updates_from_a_feed_at_once_fetch_once_and_make_one_version(subscription: Subscription) -> None:
+    subscription.install_and_publish()
+    origin, elsewhere, server = subscription.origin, subscription.elsewhere, subscription.server
     readers = threading.Semaphore(0)
 
     def wait_for_both(received: Received) -> None:

@@ -49,7 +49,6 @@ def rooms(colour: str) -> dict[str, str | bytes]:
 @pytest.fixture
 def packages(tmp_path: Path) -> dict[str, Path]:
     """Two versions in which every document differs."""
-    (tmp_path / "origin").mkdir()
     origin = Workplace(tmp_path / "origin")
     origin.environment |= {
         "PAIR__ENGINE__SHARD_TRIGGER_VECTOR_ROWS": "8",
@@ -59,8 +58,7 @@ def packages(tmp_path: Path) -> dict[str, Path]:
     for version, colour in (("1.0.0", "red"), ("2.0.0", "green")):
         write_files(origin.folder / "rooms", rooms(colour))
         made[version] = origin.folder / f"rooms-{version}.zip"
-        done = origin.pair("package", "rooms", "-o", made[version], "--version", version, "--with-index")
-        assert done.status == 0, done.stderr
+        origin.pair("package", "rooms", "-o", made[version], "--version", version, "--with-index").succeeds()
     return made
 
 

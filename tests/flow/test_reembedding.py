@@ -33,9 +33,11 @@ from support.engine_parts import (
     numbered,
     placed,
     random_vectors,
+    read_blob,
     truncate,
 )
 from support.engine_worker import Job, Workers, read_log
+from support.errors import code_of, raises_code
 
 KB = "default"
 OTHER = f"mirrored-{DIMENSION}-v1"
@@ -58,15 +60,8 @@ The Harbour Office watches the gauges.
 """
 
 
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
-
-
 def manifest_of(ground: Ground) -> Manifest:
-    blob = ground.blobs().get(manifest_key(KB))
-    assert blob is not None
-    return from_bytes(blob.data, "manifest")
+    return from_bytes(read_blob(ground.blobs(), manifest_key(KB)), "manifest")
 
 
 def vectors_of(ground: Ground) -> dict[str, Any]:
@@ -84,12 +79,6 @@ def vectors_of(ground: Ground) -> dict[str, Any]:
             header = json.loads(bytes(content[begin : begin + int(docs[doc]["header_size"])]))
             found[f"{header['id']}#{row - int(docs[doc]['first_chunk'])}"] = vectors[row]
     return found
-
-
-def code_of(act: Callable[[], object]) -> str:
-    with pytest.raises(errors.PairError) as caught:
-        act()
-    return caught.value.code
 
 
 def stored_of(kb: KnowledgeBase) -> list[Any]:
@@ -164,8 +153,7 @@ def test_files_without_vectors_are_taken_over_as_they_are(ground: Ground) -> Non
 
 @pytest.mark.rule("engine-33")
 def test_what_is_stored_costs_nothing_when_it_comes_again_afterwards(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(6))
+    ground.fill(numbered(6))
     for embedder in (MirroredEmbedder(), CountingEmbedder(24)):
         with ground.open(embedder=embedder) as kb:
             kb.maintenance.reembed()
@@ -191,8 +179,7 @@ def test_a_kb_that_has_the_vectors_already_is_left_alone(ground: Ground) -> None
 
 
 def test_a_dry_run_tells_what_there_is_to_do_and_does_nothing(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert([*numbered(4), *(Document(f"twin-{number}", "The same text.") for number in range(3))])
+    ground.fill([*numbered(4), *(Document(f"twin-{number}", "The same text.") for number in range(3))])
     before = manifest_of(ground)
     embedder = MirroredEmbedder()
     with ground.open(embedder=embedder) as kb:
@@ -212,8 +199,7 @@ def test_a_dry_run_tells_what_there_is_to_do_and_does_nothing(ground: Ground) ->
 
 @pytest.mark.rule("engine-34")
 def test_a_given_vector_is_replaced_by_that_of_its_text(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert([placed(name, vector) for name, vector in zip("ab", random_vectors(2), strict=True)])
+    ground.fill([placed(name, vector) for name, vector in zip("ab", random_vectors(2), strict=True)])
     embedder = MirroredEmbedder()
     with ground.open(embedder=embedder) as kb:
         kb.maintenance.reembed()
@@ -319,8 +305,7 @@ def test_new_shards_that_were_collected_before_the_swap_are_made_again(ground: G
 
 def test_what_was_dropped_was_dropped_by_the_clock_of_the_store(tmp_path: Path) -> None:
     ground, store = Ground(tmp_path, lease="memory"), MemoryStore(ManualClock(NOON.replace(year=2200)))
-    with ground.open(store=store) as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3), store=store)
     with ground.open(store=store, embedder=MirroredEmbedder()) as kb:
         kb.maintenance.reembed()
         assert kb.maintenance.collect(grace_seconds=120).deleted_shards == 0
@@ -391,8 +376,7 @@ def test_an_answer_to_the_swap_that_is_lost_is_settled() -> None:
 
 
 def test_garbage_collection_takes_the_old_shards_after_the_grace_period(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(5))
+    ground.fill(numbered(5))
     old = [shard.folder for shard in manifest_of(ground).shards]
     with ground.open(embedder=MirroredEmbedder()) as kb:
         kb.maintenance.reembed()
@@ -413,8 +397,7 @@ def job(ground: Ground, name: str, calls: Sequence[tuple[str, Any]], **more: Any
 
 @pytest.mark.rule("engine-33")
 def test_no_reader_ever_compares_vectors_of_two_embedders(ground: Ground, workers: Workers, tmp_path: Path) -> None:
-    with ground.open() as kb:
-        kb.upsert([Document(f"doc-{number}", f"word{number} and item{number * 7}") for number in range(20)])
+    ground.fill([Document(f"doc-{number}", f"word{number} and item{number * 7}") for number in range(20)])
     end = tmp_path / "end"
     watching = [("watch", str(end))]
     readers = {
@@ -445,9 +428,8 @@ def test_a_reader_learns_of_the_new_embedder_with_the_very_query_that_meets_it(g
         assert len(old.search_vector(vector)) == 3
         with ground.open(embedder=MirroredEmbedder()) as third:
             third.maintenance.reembed()
-        with pytest.raises(errors.UsageError) as caught:
+        with raises_code("E304", errors.UsageError) as caught:
             old.search_vector(vector)
-        assert caught.value.code == "E304"
         assert caught.value.details["stored"] == OTHER
         assert "pair reembed --kb default" in caught.value.hints[2]
         assert len(new.search("castles")) == 3
@@ -473,9 +455,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [("embed", 1), ("embed", 2), ("upload", 2), ("uploaded", 2), ("lease", 1), ("swap", 1), ("swapped", 1)],
 )
 def test_a_kill_leaves_the_kb_whole_and_what_was_embedded(
-    tmp_path: Path, workers: Workers, large: Path, step: str, occurrence: int
+    ground: Ground, workers: Workers, large: Path, step: str, occurrence: int
 ) -> None:
-    ground = Ground(tmp_path)
     shutil.copytree(large, ground.store)
     killed = job(ground, "log", [("reembed", None)], mirrored=True, at=(step, occurrence, signal.SIGKILL))
     assert workers.run(killed) == -signal.SIGKILL
@@ -497,8 +478,7 @@ def test_a_kill_leaves_the_kb_whole_and_what_was_embedded(
     assert left == [] or is_swapped
 
 
-def test_what_a_fault_interrupts_goes_on_where_it_stopped(tmp_path: Path, large: Path) -> None:
-    ground = Ground(tmp_path)
+def test_what_a_fault_interrupts_goes_on_where_it_stopped(ground: Ground, large: Path) -> None:
     shutil.copytree(large, ground.store)
     commit = manifest_of(ground).commit_id
 

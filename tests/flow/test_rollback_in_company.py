@@ -16,6 +16,7 @@ from pair.values import Document
 from support.command import Workplace, write_files
 from support.engine_parts import DIMENSION, CountingEmbedder, Ground, MirroredEmbedder, Once
 from support.engine_worker import Job, Workers, read_log
+from support.errors import raises_code
 from support.fed_ingest import FedIngest, lines_of
 from support.server import Received, Server
 from support.synced_project import SyncedProject
@@ -57,9 +58,8 @@ def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(t
         for colour in ("red", "green"):
             other.backup.package_merger().install(house(colour))
         meanwhile.act = lambda: other.versions.rollback("red")
-        with pytest.raises(ConflictError) as refused:
+        with raises_code("E236", ConflictError):
             kb.backup.package_merger().install(house("blue"))
-        assert refused.value.code == "E236"
         assert (texts_in(other), other.versions.list()[0].restored) == ({"door": "The door is red."}, 1)
         kb.backup.package_merger().install(house("blue"))
         assert texts_in(other) == {"door": "The door is blue."}
@@ -139,9 +139,8 @@ def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path) -> No
         other.upsert(pages(2))
         other.upsert(pages(3))
         meanwhile.act = lambda: other.versions.rollback(1)
-        with pytest.raises(ConflictError) as refused:
+        with raises_code("E236", ConflictError):
             kb.backup.import_from(file, replace_all=True)
-        assert refused.value.code == "E236"
         assert texts_in(kb) == texts_of(pages(2))
         assert kb.versions.list()[0].made_by == "rollback"
         kb.backup.import_from(file, replace_all=True)
@@ -151,11 +150,17 @@ def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path) -> No
 # ── a re-embedding ─────────────────────────────────────────────────────────────────────────────────
 
 
-def reembedding(ground: Ground, step: str) -> Job:
+def roll_back_during_a_re_embedding(ground: Ground, workers: Workers, step: str, kb: KnowledgeBase) -> None:
+    """Another process re-embeds, and stands still at a step while the KB is rolled back."""
     options: dict[str, Any] = {"chunker": "seed", "graph": "off", "embedding_dimension": DIMENSION, "keep_versions": 10}
     places = {"store": str(ground.store), "cache_dir": str(ground.cache)}
     at = (step, 1, int(signal.SIGSTOP))
-    return Job("default", options | places, [("reembed", None)], str(ground.folder / "log"), at=at, mirrored=True)
+    job = Job("default", options | places, [("reembed", None)], str(ground.folder / "log"), at=at, mirrored=True)
+    process = workers.start(job)
+    assert workers.wait(process) == signal.SIGSTOP
+    kb.versions.rollback(1)
+    os.kill(process, signal.SIGCONT)
+    assert workers.wait(process) == 0
 
 
 @pytest.mark.parametrize("step", ["embed", "lease"])
@@ -163,15 +168,10 @@ def test_a_rollback_to_another_embedder_is_not_undone_by_a_re_embedding_that_beg
     tmp_path: Path, workers: Workers, step: str
 ) -> None:
     ground = Ground(tmp_path, keep_versions=10)
-    with ground.open(embedder=CountingEmbedder(24)) as kb:
-        kb.upsert(pages(3))
+    ground.fill(pages(3), embedder=CountingEmbedder(24))
     with ground.open(embedder=CountingEmbedder()) as kb:
         kb.maintenance.reembed()
-        process = workers.start(reembedding(ground, step))
-        assert workers.wait(process) == signal.SIGSTOP
-        kb.versions.rollback(1)
-        os.kill(process, signal.SIGCONT)
-        assert workers.wait(process) == 0
+        roll_back_during_a_re_embedding(ground, workers, step, kb)
     assert [each.error for each in read_log(ground.folder / "log")] == ["E236"]
     with ground.open(embedder=CountingEmbedder(24)) as kb:
         assert kb.versions.list()[0].made_by == "rollback"
@@ -189,11 +189,7 @@ def test_a_rollback_of_documents_is_taken_up_by_a_re_embedding_that_began_before
     with ground.open() as kb:
         kb.upsert(pages(3))
         kb.upsert([*pages(2, "then"), Document("late", "Not here for long.")])
-        process = workers.start(reembedding(ground, "lease"))
-        assert workers.wait(process) == signal.SIGSTOP
-        kb.versions.rollback(1)
-        os.kill(process, signal.SIGCONT)
-        assert workers.wait(process) == 0
+        roll_back_during_a_re_embedding(ground, workers, "lease", kb)
     assert [each.error for each in read_log(ground.folder / "log")] == [""]
     with ground.open(embedder=MirroredEmbedder()) as kb:
         assert texts_in(kb) == texts_of(pages(3))
@@ -246,9 +242,8 @@ def test_nothing_of_a_sync_that_began_before_a_rollback_comes_after_it(
         project.sync_index()
         meanwhile.act = lambda: other.versions.rollback(first)
         if resume:
-            with pytest.raises(ConflictError) as refused:
+            with raises_code("E236", ConflictError):
                 kb.maintenance.reconcile()
-            assert refused.value.code == "E236"
         else:
             assert kb.maintenance.reconcile(resume=False).held_at == first
         assert texts_in(other) == {"a.md": "one\n", "b.md": "one\n", "c.md": "one\n"}
@@ -264,9 +259,8 @@ def test_a_sync_on_purpose_does_not_release_a_rollback_that_came_after_it_began(
         other.upsert([Document("mine", "Of somebody else.")])
         other.versions.rollback(1)
         meanwhile.act = lambda: other.versions.rollback(2)
-        with pytest.raises(ConflictError) as refused:
+        with raises_code("E236", ConflictError):
             kb.maintenance.reconcile()
-        assert refused.value.code == "E236"
         assert other.versions.list()[0].restored == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pair.kb.kb import KnowledgeBase
 from pair.values import Document, Hits, SearchMode
-from support.engine_parts import Ground
+from support.engine_parts import Ground, stats_of
 
 FEW, MANY = 1_000, 8_000
 TEXT = "The standard leap smear is linear, from noon to noon, and every server applies it."
@@ -30,8 +30,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Ground]:
     grounds = {}
     for count in (FEW, MANY):
         grounds[count] = Ground(tmp_path_factory.mktemp("crowded"), compaction_enabled=False)
-        with grounds[count].open() as kb:
-            kb.upsert(copies(count))
+        grounds[count].fill(copies(count))
     return grounds
 
 
@@ -78,9 +77,7 @@ def test_of_equally_good_copies_the_first_by_id_are_named_whatever_the_layout(
     ground = Ground(tmp_path, ingest_batch_documents=2_000, compaction_enabled=False)
     with ground.open() as kb:
         kb.upsert(copies(MANY))
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards > 1
+        assert stats_of(kb).shards > 1
         several = kb.search(QUESTION, mode="keyword", limit=5)
     assert [hit.to_json() for hit in one] == [hit.to_json() for hit in several]
     assert [one[0].document_id, *(other.document_id for other in one[0].also_in)] == [

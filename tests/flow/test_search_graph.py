@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pair.ai.prompts import ModelSettings
-from pair.errors import PairError
 from pair.kb.kb import KnowledgeBase
 from pair.values import Document, GraphParameters, Hit, SearchOptions
-from support.engine_parts import Ground, ids_of
+from support.engine_parts import Ground, ids_of, stats_of
+from support.errors import raises_code
 from support.model_server import Answer, ModelServer
 
 QUESTION = "Where was the colleague of Ada Lovelace born?"
@@ -54,9 +54,7 @@ def place_of(document_id: str, hits: list[Hit]) -> int:
 def test_an_entity_leads_to_what_shares_no_word_with_the_question(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert([*CHAIN, *OTHERS])
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards > 3
+        assert stats_of(kb).shards > 3
         hybrid = list(kb.search(QUESTION, mode="hybrid", limit=50, exact=True))
         graph = list(kb.search(QUESTION, mode="graph", limit=50, exact=True))
         adaptive = kb.search(QUESTION, mode="adaptive", limit=50, exact=True)
@@ -125,10 +123,8 @@ def test_a_link_that_an_update_removed_is_gone_at_once(ground: Ground) -> None:
 
 @pytest.fixture
 def half(ground: Ground) -> Ground:
-    with ground.open() as kb:
-        kb.upsert([*CHAIN, *OTHERS[:6]])
-    with ground.with_policy(graph="off").open() as kb:
-        kb.upsert(OTHERS[6:])
+    ground.fill([*CHAIN, *OTHERS[:6]])
+    ground.with_policy(graph="off").fill(OTHERS[6:])
     return ground
 
 
@@ -137,9 +133,8 @@ def test_graph_search_names_the_shards_without_a_graph(half: Ground) -> None:
         path.parent.name for path in half.stored_files(".graph")
     }
     assert len(bare) > 1
-    with half.open() as kb, pytest.raises(PairError) as caught:
+    with half.open() as kb, raises_code("E204") as caught:
         kb.search(QUESTION, mode="graph")
-    assert caught.value.code == "E204"
     named = caught.value.details["shards"]
     assert len(named) == len(bare)
     assert all(any(folder in key for key in named) for folder in bare)
@@ -167,9 +162,8 @@ def test_putting_documents_in_again_gives_them_their_graph(half: Ground) -> None
 def test_without_any_graph_the_other_modes_answer(ground: Ground) -> None:
     with ground.with_policy(graph="off").open() as kb:
         kb.upsert([*CHAIN, *OTHERS])
-        with pytest.raises(PairError) as caught:
+        with raises_code("E204"):
             kb.search(QUESTION, mode="graph")
-        assert caught.value.code == "E204"
         adaptive, hybrid = (kb.search(QUESTION, mode=mode, exact=True) for mode in ("adaptive", "hybrid"))
         assert (adaptive.mode_used, adaptive.reason) == ("hybrid", "there is no graph")
         assert adaptive.passages == hybrid.passages
@@ -189,16 +183,10 @@ def test_documents_that_name_nothing_have_a_graph_all_the_same(ground: Ground) -
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def modelled(tmp_path: Path, server: ModelServer) -> Ground:
+def modelled(tmp_path: Path, model: ModelServer) -> Ground:
     ground = Ground(tmp_path, graph="model")
-    model = ModelSettings(server.url, "tiny", retries=0, retry_wait_seconds=0.01)
-    ground.settings = dataclasses.replace(ground.settings, ai=model)
+    ai = ModelSettings(model.url, "tiny", retries=0, retry_wait_seconds=0.01)
+    ground.settings = dataclasses.replace(ground.settings, ai=ai)
     return ground
 
 
@@ -210,13 +198,13 @@ LINK = relation(src="blue door", dst="Green Key", rel="opened by", weight=0.5)
 NOTES = [Document(f"note-{number}", f"a short note, number {number}") for number in range(6)]
 
 
-def test_what_a_model_finds_is_walked(modelled: Ground, server: ModelServer) -> None:
-    server.answers += [LINK] * len(NOTES)
+def test_what_a_model_finds_is_walked(modelled: Ground, model: ModelServer) -> None:
+    model.answers += [LINK] * len(NOTES)
     with modelled.open() as kb:
         kb.upsert(NOTES)
-        assert server.calls == len(NOTES)
+        assert model.calls == len(NOTES)
         assert kb.upsert(NOTES).unchanged == len(NOTES)
-        assert server.calls == len(NOTES), "what is stored is not asked for again"
+        assert model.calls == len(NOTES), "what is stored is not asked for again"
         found = kb.search("what about the Green Key?", mode="adaptive", limit=50)
         assert (found.mode_used, found.reason) == ("graph", "the question names green key")
         assert all(hit.graph_score for hit in found)
@@ -248,9 +236,9 @@ BAD = {
 
 @pytest.mark.parametrize("answer", BAD.values(), ids=BAD.keys())
 def test_no_reply_of_a_model_stands_in_the_way_of_an_ingest(
-    modelled: Ground, server: ModelServer, answer: Answer
+    modelled: Ground, model: ModelServer, answer: Answer
 ) -> None:
-    server.answers += [answer] * 12
+    model.answers += [answer] * 12
     with modelled.open() as kb:
         assert kb.upsert(NOTES).added == len(NOTES)
         for mode in ("hybrid", "keyword", "vector", "adaptive"):
@@ -258,14 +246,14 @@ def test_no_reply_of_a_model_stands_in_the_way_of_an_ingest(
 
 
 def test_a_server_that_dies_in_the_middle_costs_the_graph_of_the_rest_only(
-    modelled: Ground, server: ModelServer
+    modelled: Ground, model: ModelServer
 ) -> None:
     def notes() -> Iterator[Document]:
         yield from NOTES[:3]
-        server.stop()
+        model.stop()
         yield from NOTES[3:]
 
-    server.answers += [LINK] * 3
+    model.answers += [LINK] * 3
     with modelled.with_policy(ingest_batch_documents=3).open() as kb:
         assert kb.upsert(notes()).added == len(NOTES)
         found = kb.search("what about the Green Key?", mode="adaptive", limit=50)
@@ -275,12 +263,11 @@ def test_a_server_that_dies_in_the_middle_costs_the_graph_of_the_rest_only(
 
 
 def test_without_a_server_from_the_beginning_everything_but_the_graph_is_there(
-    modelled: Ground, server: ModelServer
+    modelled: Ground, model: ModelServer
 ) -> None:
-    server.stop()
+    model.stop()
     with modelled.open() as kb:
         assert kb.upsert(NOTES).added == len(NOTES)
         assert len(kb.search("a short note", mode="adaptive", limit=50)) == len(NOTES)
-        with pytest.raises(PairError) as caught:
+        with raises_code("E204"):
             kb.search("a short note", mode="graph")
-        assert caught.value.code == "E204"

@@ -7,7 +7,7 @@ import pytest
 
 from pair.kb.kb import KnowledgeBase
 from pair.values import MODES, Document, SearchMode, SearchOptions
-from support.engine_parts import Ground, ids_of, numbered, random_vectors
+from support.engine_parts import Ground, ids_of, numbered, random_vectors, stats_of
 
 MANY = 3000
 QUERY = "What is known of Newtown?"
@@ -41,9 +41,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
     )
     with ground.open() as kb:
         kb.upsert(crowd())
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards > 6
+        assert stats_of(kb).shards > 6
         yield kb
 
 

@@ -15,12 +15,21 @@ import pytest
 
 from pair import errors
 from pair.engine.backup.export import count_export_bytes
-from pair.engine.summary import EngineStats
 from pair.kb.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
-from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, all_ids, numbered, placed
-from support.s3_server import running_s3
+from support.engine_parts import (
+    MANY_SHARDS,
+    CountingEmbedder,
+    Ground,
+    MirroredEmbedder,
+    all_ids,
+    numbered,
+    placed,
+    stats_of,
+)
+from support.errors import raises_code
+from support.s3_server import S3Server
 
 QUESTIONS = ("rivers and bridges", "item7", "Rule of the house")
 PAGES = [
@@ -85,10 +94,11 @@ def answers(kb: KnowledgeBase) -> list[Any]:
     ]
 
 
-def stats_of(kb: KnowledgeBase) -> EngineStats:
-    stats = kb.stats()
-    assert stats is not None
-    return stats
+def exported_from(ground: Ground, documents: list[Document], **how: Any) -> Path:
+    """What a KB with these documents exports."""
+    with ground.open() as kb:
+        kb.upsert(documents)
+        return exported(kb, ground.folder / "backup.jsonl", **how)
 
 
 def exported(kb: KnowledgeBase, path: Path, **how: Any) -> Path:
@@ -158,9 +168,7 @@ def test_without_vectors_texts_are_embedded_where_they_were_cut(ground: Ground, 
 
 
 def test_an_import_adds_and_replaces_by_id(ground: Ground, elsewhere: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(10))
-        file = exported(kb, ground.folder / "backup.jsonl")
+    file = exported_from(ground, numbered(10))
     with elsewhere.open() as copy:
         copy.upsert([Document("mine", "My own text."), Document("doc-0001", "Older."), *numbered(3, begin=4)])
         done = copy.backup.import_from(file)
@@ -206,9 +214,7 @@ def test_another_embedder_is_refused_unless_texts_are_embedded_anew(origin: Orig
 
 
 def test_vectors_without_a_text_cannot_be_made_anew(ground: Ground, elsewhere: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert([Document("bare", "", vector=[1.0] * 16)])
-        file = exported(kb, ground.folder / "backup.jsonl")
+    file = exported_from(ground, [Document("bare", "", vector=[1.0] * 16)])
     with elsewhere.open(embedder=MirroredEmbedder()) as copy:
         with pytest.raises(errors.UsageError) as caught:
             copy.backup.import_from(file, embed=True)
@@ -216,12 +222,9 @@ def test_vectors_without_a_text_cannot_be_made_anew(ground: Ground, elsewhere: G
 
 
 def test_without_vectors_what_says_nothing_is_refused_too(ground: Ground, elsewhere: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert([Document("bare", "", vector=[1.0] * 16), *numbered(2)])
-        file = exported(kb, ground.folder / "texts.jsonl", vectors=False)
-    with elsewhere.open() as copy, pytest.raises(errors.UsageError) as caught:
+    file = exported_from(ground, [Document("bare", "", vector=[1.0] * 16), *numbered(2)], vectors=False)
+    with elsewhere.open() as copy, raises_code("E307", errors.UsageError):
         copy.backup.import_from(file)
-    assert caught.value.code == "E307"
 
 
 def sealed(lines: list[bytes]) -> bytes:
@@ -274,17 +277,15 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path: Path, damage: s
 
 def test_a_failed_export_leaves_no_file_and_the_old_one(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     folder = tmp_path / "backups"
     folder.mkdir()
     (folder / "backup.jsonl").write_bytes(b"the last one")
     [search] = ground.stored_files(".search")
     search.chmod(0o600)
     search.write_bytes(b"damaged")
-    with ground.open() as kb, pytest.raises(errors.DataError) as caught:
+    with ground.open() as kb, raises_code("E207", errors.DataError):
         kb.backup.export(folder / "backup.jsonl")
-    assert caught.value.code == "E207"
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("backup.jsonl", b"the last one")]
 
 
@@ -369,24 +370,23 @@ def test_two_who_import_the_same_at_once_do_not_undo_each_other(ground: Ground, 
         assert other.maintenance.fsck().is_sound
 
 
-def test_from_a_folder_to_a_bucket_and_back(origin: Origin, elsewhere: Ground, tmp_path: Path) -> None:
+def test_from_a_folder_to_a_bucket_and_back(origin: Origin, elsewhere: Ground, s3: S3Server, tmp_path: Path) -> None:
     """And what is damaged there is repaired there."""
     lines = tmp_path / "back.jsonl.gz"
-    with running_s3(tmp_path) as server:
-        store = server.store("kb")
-        with elsewhere.open("in-bucket", store=store) as copy:
-            copy.backup.import_from(origin.lines)
-            assert answers(copy) == origin.answers
-        shutil.rmtree(elsewhere.cache)
-        keys = {each.key.rpartition(".")[2]: each.key for each in store.list("in-bucket.duckdb.shards/")}
-        store.delete(keys["duckdb"])
-        store.put(keys["ids"], b"not this")
-        with elsewhere.open("in-bucket", store=server.store("kb")) as copy:
-            assert len(copy.maintenance.fsck().faults) == 2
-            assert copy.maintenance.fsck(repair=True).is_sound
-            assert copy.maintenance.fsck().faults == ()
-            assert answers(copy) == origin.answers
-            copy.backup.export(lines)
+    store = s3.store("transfer")
+    with elsewhere.open("in-bucket", store=store) as copy:
+        copy.backup.import_from(origin.lines)
+        assert answers(copy) == origin.answers
+    shutil.rmtree(elsewhere.cache)
+    keys = {each.key.rpartition(".")[2]: each.key for each in store.list("in-bucket.duckdb.shards/")}
+    store.delete(keys["duckdb"])
+    store.put(keys["ids"], b"not this")
+    with elsewhere.open("in-bucket", store=s3.store("transfer")) as copy:
+        assert len(copy.maintenance.fsck().faults) == 2
+        assert copy.maintenance.fsck(repair=True).is_sound
+        assert copy.maintenance.fsck().faults == ()
+        assert answers(copy) == origin.answers
+        copy.backup.export(lines)
     with elsewhere.with_policy(cache_dir=str(tmp_path / "another")).open("home") as home:
         home.backup.import_from(lines)
         assert answers(home) == origin.answers

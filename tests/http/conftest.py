@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser
 
+from support.page_viewer import chromium
 from support.served import BURST, Keyed, Served
 
 HANDBOOK = {
@@ -11,6 +13,12 @@ HANDBOOK = {
     "clocks.md": "# Clocks\n\nThe Network Time Protocol keeps clocks in step. NTP uses port 123.",
     "lunch.md": "# Lunch\n\nLunch is at one. On Fridays there is soup.",
 }
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from support.served import Keyed, Served, pair
-
-
-def code_of(response: httpx2.Response) -> tuple[int, str]:
-    return response.status_code, response.json().get("error", {}).get("code", "")
+from support.served import Keyed, Served, error_of, pair
 
 
 def ask(server: Served, key: str, kb_id: str = "default") -> httpx2.Response:
@@ -31,7 +27,7 @@ def ask(server: Served, key: str, kb_id: str = "default") -> httpx2.Response:
 
 def test_without_a_key_only_the_state_and_the_description_can_be_had(keyed: Keyed):
     refused = keyed.server.get("/rag/kbs")
-    assert code_of(refused) == (401, "E602")
+    assert error_of(refused) == (401, "E602")
     assert refused.headers["www-authenticate"].startswith("Bearer")
     for path in ("/healthz", "/readyz", "/openapi.json"):
         assert keyed.server.get(path).status_code == 200
@@ -42,9 +38,9 @@ def test_a_wrong_key_is_refused_and_written_nowhere(keyed: Keyed):
     wrong = key[:-1] + ("0" if key[-1] != "0" else "1")
     for given in (wrong, "pair_000000000000_" + "0" * 64, "nonsense", "ä"):
         headers = {"authorization": f"Bearer {given}".encode()}
-        assert code_of(keyed.server.get("/rag/kbs", headers=headers)) == (401, "E602")
+        assert error_of(keyed.server.get("/rag/kbs", headers=headers)) == (401, "E602")
     basic = {"authorization": "Basic " + base64.b64encode(key.encode()).decode()}
-    assert code_of(keyed.server.get("/rag/kbs", headers=basic)) == (401, "E602")
+    assert error_of(keyed.server.get("/rag/kbs", headers=basic)) == (401, "E602")
     assert ask(keyed.server, key).status_code == 200
     kept = (keyed.server.folder / ".pair" / "keys.json").read_text()
     assert key not in kept
@@ -58,10 +54,10 @@ def test_a_key_does_what_its_scope_covers_and_no_more(keyed: Keyed):
     read, write, admin = (keyed.key(scope) for scope in ("read", "write", "admin"))
     server = keyed.server
     assert ask(server, read).status_code == 200
-    assert code_of(server.ingest({"x": "No."}, key=read)) == (403, "E603")
-    assert code_of(server.request("DELETE", "/rag/docs/lunch.md", key=read)) == (403, "E603")
+    assert error_of(server.ingest({"x": "No."}, key=read)) == (403, "E603")
+    assert error_of(server.request("DELETE", "/rag/docs/lunch.md", key=read)) == (403, "E603")
     assert server.ingest({"x": "Yes."}, key=write).status_code == 200
-    assert code_of(server.post("/rag/gc", key=write)) == (403, "E603")
+    assert error_of(server.post("/rag/gc", key=write)) == (403, "E603")
     assert server.post("/rag/gc", key=admin).status_code == 200
     assert ask(server, admin).status_code == 200
 
@@ -71,15 +67,15 @@ def test_a_key_of_one_kb_opens_no_other(keyed: Keyed):
     key = keyed.key("write", "mine")
     assert server.ingest({"own": "Lunch is at two."}, kb_id="mine", key=key).status_code == 200
     assert [each["id"] for each in ask(server, key, "mine").json()["results"]] == ["own"]
-    assert code_of(ask(server, key)) == (403, "E603")
-    assert code_of(ask(server, key, "never-made")) == (403, "E603")
-    assert code_of(server.get("/metrics", key=key)) == (403, "E603")
+    assert error_of(ask(server, key)) == (403, "E603")
+    assert error_of(ask(server, key, "never-made")) == (403, "E603")
+    assert error_of(server.get("/metrics", key=key)) == (403, "E603")
     more = keyed.key("read", "mine")
     assert [each["kb_id"] for each in server.get("/rag/kbs", key=more).json()["kbs"]] == ["mine"]
     answer = server.post("/ask", {"query": "When is lunch?", "kb_id": "mine"}, key=more)
     assert "Lunch is at two" in answer.json()["answer"]
-    assert code_of(server.post("/ask", {"query": "When is lunch?"}, key=more)) == (403, "E603")
-    assert code_of(server.post("/librarians/default/ask", {"query": "Lunch?"}, key=more)) == (403, "E603")
+    assert error_of(server.post("/ask", {"query": "When is lunch?"}, key=more)) == (403, "E603")
+    assert error_of(server.post("/librarians/default/ask", {"query": "Lunch?"}, key=more)) == (403, "E603")
     assert server.get("/librarians", key=more).json()["librarians"] == []
 
 
@@ -91,15 +87,15 @@ def test_a_revoked_or_expired_key_is_refused_at_once(keyed: Keyed):
     key_id = key.split("_")[1]
     assert {each["id"]: each["revoked_at"] for each in listed}[key_id] == ""
     assert pair(folder, "keys", "revoke", key_id)["revoked_at"]
-    assert code_of(ask(keyed.server, key)) == (401, "E602")
+    assert error_of(ask(keyed.server, key)) == (401, "E602")
     assert pair(folder, "keys", "revoke", "000000000000")["error"]["code"] == "E613"
 
 
 def test_pages_of_other_sites_and_other_names_are_refused(plain: Served):
     foreign = {"origin": "https://elsewhere.example"}
-    assert code_of(plain.post("/cache/sweep", headers=foreign)) == (403, "E603")
+    assert error_of(plain.post("/cache/sweep", headers=foreign)) == (403, "E603")
     assert plain.post("/cache/sweep", headers={"origin": plain.url}).status_code == 200
-    assert code_of(plain.get("/rag/kbs", headers={"host": "rebound.example"})) == (403, "E603")
+    assert error_of(plain.get("/rag/kbs", headers={"host": "rebound.example"})) == (403, "E603")
     assert plain.get("/rag/kbs", headers={"host": f"localhost:{plain.port}"}).status_code == 200
 
 
@@ -115,7 +111,7 @@ def test_the_pages_of_a_site_that_is_named_may_call_and_others_may_not(tmp_path:
         assert "access-control-allow-credentials" not in answer.headers
         assert server.request("OPTIONS", "/rag/query", headers={**theirs, **asks}).status_code == 405
         refused = server.get("/rag/kbs", headers=theirs)
-        assert code_of(refused) == (403, "E603")
+        assert error_of(refused) == (403, "E603")
         assert "access-control-allow-origin" not in refused.headers
 
 
@@ -157,7 +153,7 @@ def test_a_librarian_with_the_name_of_a_kb_is_no_shelf_to_those_who_may_use_that
         server.ingest({"a.md": "The vault opens at nine."}, kb_id="vault", key=everything)
         asked = {"query": "What do you know?", "kb_id": "vault"}
         assert server.post("/ask", asked, key=everything).json()["answer"] == "Everything."
-        assert code_of(server.post("/ask", asked, key=keyed.key("read", "vault"))) == (403, "E603")
+        assert error_of(server.post("/ask", asked, key=keyed.key("read", "vault"))) == (403, "E603")
         # One that cannot be used takes nobody's place.
         server.ingest({"a.md": "The cellar opens at ten."}, kb_id="cellar", key=everything)
         asked |= {"query": "When does the cellar open?", "kb_id": "cellar", "at": "1"}
@@ -244,23 +240,23 @@ BAD: dict[str, Callable[[Issuer], str]] = {
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 def test_a_token_is_refused_that_is(issuer: Issuer, kind: str):
-    assert code_of(ask(issuer.server, BAD[kind](issuer))) == (401, "E602")
+    assert error_of(ask(issuer.server, BAD[kind](issuer))) == (401, "E602")
 
 
 def test_a_token_gives_a_scope_and_kbs(issuer: Issuer):
     server = issuer.server
     assert ask(server, issuer.token()).status_code == 200
-    assert code_of(server.ingest({"x": "No."}, key=issuer.token())) == (403, "E603")
+    assert error_of(server.ingest({"x": "No."}, key=issuer.token())) == (403, "E603")
     writing = issuer.token(scope="openid pair:write", kbs=["tokens"])
     assert server.ingest({"x": "Yes."}, kb_id="tokens", key=writing).status_code == 200
-    assert code_of(ask(server, writing)) == (403, "E603")
+    assert error_of(ask(server, writing)) == (403, "E603")
 
 
 def test_a_token_says_who_asks_whatever_the_body_claims(issuer: Issuer):
     claimed = {"user": {"id": "eve", "roles": ["boss"]}}
     body = {"query": "When is lunch?", "context": claimed}
     refused = issuer.server.post("/librarians/payroll/ask", body, key=issuer.token())
-    assert code_of(refused) == (403, "UNAUTHORIZED")
+    assert error_of(refused) == (403, "UNAUTHORIZED")
     assert issuer.server.post("/librarians/payroll/ask", body, key=issuer.token(roles=["boss"])).status_code == 200
     listed = issuer.server.get("/librarians", key=issuer.token()).json()["librarians"]
     assert "payroll" not in {each["id"] for each in listed}
@@ -278,5 +274,5 @@ def test_a_token_has_the_models_that_its_user_may_ask(issuer: Issuer):
     body = {"model": "payroll", "messages": [{"role": "user", "content": "When is lunch?"}], "user": "boss"}
     assert issuer.server.post("/v1/chat/completions", body, key=boss).status_code == 200
     refused = issuer.server.post("/v1/chat/completions", body, key=anybody)
-    assert code_of(refused) == (404, "E605")
+    assert error_of(refused) == (404, "E605")
     assert "payroll" not in refused.json()["error"]["message"].replace("'payroll'", "")

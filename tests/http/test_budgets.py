@@ -15,7 +15,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from support.served import Keyed, Served
+from support.served import Keyed, Served, error_of
+from support.threads import threads_running
 
 JSON = {"content-type": "application/json"}
 LINES = {"content-type": "application/x-ndjson"}
@@ -83,13 +84,11 @@ def watched_health(server: Served) -> Iterator[list[float]]:
             assert httpx2.get(f"{server.url}/healthz", timeout=60).status_code == 200
             took.append(time.perf_counter() - began)
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        yield took
-    finally:
-        stop.set()
-        thread.join()
+    with threads_running(ask):
+        try:
+            yield took
+        finally:
+            stop.set()
 
 
 # ── heads ──────────────────────────────────────────────────────────────────────────────────────────
@@ -181,17 +180,14 @@ def test_1_000_connections_that_send_heads_and_bodies_byte_by_byte_hinder_nobody
             opened.append(connection)
             connection.sendall(b"GET /x" if number % 2 else body.encode())
             connection.setblocking(False)
-        thread = threading.Thread(target=trickle, args=(opened, stop))
-        thread.start()
-        honest = guarded.key("read")
-        for number in range(10):
-            assert httpx2.get(f"{server.url}/healthz", timeout=20).status_code == 200
-            assert server.post("/rag/query", {"query": f"lunch {number}"}, key=honest).status_code == 200
-        answers = [closing_answer(connection) for connection in opened]
-        stop.set()
-        thread.join()
+        with threads_running(lambda: trickle(opened, stop)):
+            honest = guarded.key("read")
+            for number in range(10):
+                assert httpx2.get(f"{server.url}/healthz", timeout=20).status_code == 200
+                assert server.post("/rag/query", {"query": f"lunch {number}"}, key=honest).status_code == 200
+            answers = [closing_answer(connection) for connection in opened]
+            stop.set()
     finally:
-        stop.set()
         for connection in opened:
             connection.close()
     assert [answer for number, answer in enumerate(answers) if number % 2] == [b""] * 500
@@ -247,8 +243,7 @@ def test_a_body_of_50_megabytes_does_not_keep_others_waiting(plain: Served):
     with watched_health(plain) as took:
         for path, body in bodies.items():
             with contextlib.suppress(httpx2.WriteError):  # refused before it was sent
-                refused = plain.request("POST", path, content=body, headers=JSON)
-                assert (refused.status_code, refused.json()["error"]["code"]) == (413, "E607")
+                assert error_of(plain.request("POST", path, content=body, headers=JSON)) == (413, "E607")
         text = json.dumps({"documents": [{"id": "huge", "text": " ".join(["word"] * 9_000_000)}], "chunk_size": 1})
         assert plain.request("POST", "/rag/ingest", content=text.encode(), headers=JSON).status_code == 400
     assert max(took) < 3
@@ -317,7 +312,7 @@ def test_a_filter_with_10_000_conditions_is_refused_with_the_limit(guarded: Keye
 @pytest.mark.parametrize("path", ["/rag/query", "/ask", "/mcp"])
 def test_a_request_of_too_many_values_is_refused_before_it_is_parsed(guarded: Keyed, path: str):
     answer = guarded.server.post(path, {"query": "lunch", "filter": [[]] * 60_000}, key=guarded.key("read"))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "E601")
+    assert error_of(answer) == (400, "E601")
     assert "more than 50,000 values" in answer.json()["error"]["message"]
 
 

@@ -10,9 +10,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -24,9 +23,12 @@ from pair.kb.kb import KnowledgeBase
 from pair.librarians.contract import Context, User
 from pair.settings import Settings
 from pair.values import Document, GraphParameters, SearchOptions
-from support.listening import listening
+from support.engine_parts import stats_of
+from support.errors import raises_code
+from support.listening import LoopbackServer, QuietHandler, QuietServer
 from support.ports import free_ports
-from support.served import Keyed, Served, opened
+from support.served import Keyed, Served, error_of, opened
+from support.threads import run_together
 
 HANDBOOK = [
     Document("deploy.md", "# Deploying\n\nDeploy on Tuesdays. Roll back with make rollback.", metadata={"year": 2026}),
@@ -86,8 +88,7 @@ def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
     nobody = asyncio.run(kb.ask("Anybody?", first="nobody")).error
     seen.append(nobody.code if nobody else None)
     seen += [kb.delete(["..", "absent"]), [each.id for each in kb.documents()]]
-    stats = kb.stats()
-    assert stats is not None
+    stats = stats_of(kb)
     seen += [stats.documents, stats.chunks, stats.embedder, stats.dimension, stats.manifest_version]
     care = kb.maintenance
     seen += [care.compact(everything=True), care.collect(grace_seconds=0), care.sweep().evicted_ttl]
@@ -122,16 +123,11 @@ def test_files_of_the_server_are_synced_when_asked(server: Served):
         assert [hit.document_id for hit in kb.search("tea")] == ["tea.md"]
         results: list[int] = []
         (knowledge / "milk.md").write_text("Milk is in the fridge.")
-        threads = [threading.Thread(target=lambda: results.append(kb.sync().stored)) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=60)
+        run_together(*[lambda: results.append(kb.sync().stored)] * 6)
         assert len(results) == 6
         assert kb.document("milk.md").owner == "sync"
     assert server.post("/sync", {}).json().keys() == EXAMPLES["SyncResponse"].keys()
-    refused = server.request("DELETE", "/rag/docs/milk.md")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "E105")
+    assert error_of(server.request("DELETE", "/rag/docs/milk.md")) == (400, "E105")
     assert server.get("/rag/docs/milk.md").status_code == 200, "its source would bring it back"
 
 
@@ -232,9 +228,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back_has_everything_once(tmp
             killer.join(timeout=60)
             assert report.added + report.unchanged == 3000
             assert batches == [1000] * 3
-            stats = kb.stats()
-            assert stats is not None
-            assert stats.documents == 3000
+            assert stats_of(kb).documents == 3000
     with opened(tmp_path / "project") as stored:
         assert [each.id for each in stored.documents(limit=6000)] == [each.id for each in notes(3000)]
 
@@ -269,14 +263,13 @@ def test_a_key_opens_what_it_is_for_and_is_shown_nowhere(keyed: Keyed):
         assert refused is not None
         assert refused.code == "UNAUTHORIZED"
     with pair.connect(url, key="pair_000000000000_" + "0" * 64) as stranger:
-        with pytest.raises(errors.AccessError) as caught:
+        with raises_code("E602", errors.AccessError) as unknown:
             stranger.search("x")
-        assert caught.value.code == "E602"
-        assert "pair keys add" in "\n".join(caught.value.hints)
-        assert caught.value.details["request_id"]
+        assert "pair keys add" in "\n".join(unknown.value.hints)
+        assert unknown.value.details["request_id"]
 
 
-class Scripted:
+class Scripted(LoopbackServer):
     """A server of its own that answers as it is told, one answer for each request."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes] | None) -> None:
@@ -285,23 +278,18 @@ class Scripted:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         scripted = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def _answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                scripted.requests.append((f"{self.command} {self.path}", headers, body))
+                scripted.requests.append((f"{self.command} {self.path}", headers, self.read_body()))
                 answer = scripted._answers.pop(0) if scripted._answers else (404, {}, b"")
                 if answer is None:
                     self.close_connection = True
                     return
                 status, more, content = answer
-                self.send_response(status)
-                for name, value in {"content-length": str(len(content)), **more}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
+                self.answer(status, content, more)
 
             def do_GET(self) -> None:
                 self._answer()
@@ -309,17 +297,8 @@ class Scripted:
             def do_POST(self) -> None:
                 self._answer()
 
-            def log_message(self, format: str, *arguments: object) -> None:
-                pass
-
-        self._serving = listening(Handler)
-
-    def __enter__(self) -> Self:
-        self.url = self._serving.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._serving.__exit__(None, None, None)
+        super().__init__(QuietServer(("127.0.0.1", 0), Handler))
+        self.url = f"http://127.0.0.1:{self.port}"
 
 
 def told(code: str, status: int, *, wait: str = "0") -> tuple[int, dict[str, str], bytes]:
@@ -387,9 +366,8 @@ def test_a_redirect_is_not_followed_and_the_key_stays():
     with Scripted() as elsewhere:
         leads = 307, {"location": f"{elsewhere.url}/rag/query"}, b""
         with Scripted(leads) as scripted, pair.connect(scripted.url, key="secret-key") as kb:
-            with pytest.raises(errors.DownloadError) as caught:
+            with raises_code("E621", errors.DownloadError) as caught:
                 kb.search("x")
-            assert caught.value.code == "E621"
             assert elsewhere.url in "\n".join(caught.value.hints)
             assert "secret-key" not in shown(caught.value)
         assert elsewhere.requests == []

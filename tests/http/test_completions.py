@@ -4,54 +4,41 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
-from typing import Any, Self
+from typing import Any
 
 import httpx2
 import openai
 import pytest
 
 from pair.app.http.openapi import EXAMPLES
-from support.listening import QuietServer
-from support.served import BURST, Keyed, Served
+from support.listening import LoopbackServer, QuietHandler, QuietServer
+from support.served import BURST, Keyed, Served, error_of
 
 ROLLBACK: Any = [{"role": "user", "content": "How do I roll back?"}]
 
 
-class FarLibrarian:
+class FarLibrarian(LoopbackServer):
     """A librarian behind HTTP that answers when it is let."""
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()
-        self.answer: tuple[int, dict[str, Any]] = 200, {"answer": "Far away. [1]", "sources": [{"name": "map"}]}
+        self.reply: tuple[int, dict[str, Any]] = 200, {"answer": "Far away. [1]", "sources": [{"name": "map"}]}
         self.asked: list[dict[str, Any]] = []
         far = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_POST(self) -> None:
-                far.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                far.asked.append(json.loads(self.read_body()))
                 far.may_answer.wait(20)
-                status, value = far.answer
-                body = json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                status, value = far.reply
+                self.answer(status, json.dumps(value).encode())
 
-            def log_message(self, format: str, *arguments: object) -> None:
-                pass
-
-        self._httpd = QuietServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._httpd.server_address[1]}/ask"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
+        super().__init__(QuietServer(("127.0.0.1", 0), Handler))
+        self.url = f"http://127.0.0.1:{self.port}/ask"
 
     def __exit__(self, *_: object) -> None:
         self.may_answer.set()
-        self._httpd.shutdown()
-        self._httpd.server_close()
+        super().__exit__()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +85,7 @@ def extra(value: Any) -> dict[str, Any]:
     return dict(value.model_extra)
 
 
-def error_of(fault: openai.APIError) -> dict[str, Any]:
+def api_error(fault: openai.APIError) -> dict[str, Any]:
     assert isinstance(fault.body, dict)
     assert fault.body.keys() == {"message", "type", "param", "code"}
     return fault.body
@@ -235,14 +222,14 @@ def test_librarians_are_models(plain: Served, client: openai.OpenAI):
     assert (found.id, found.object, found.owned_by) == ("notes-of-models", "model", "pair")
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("../gpt-4o")
-    assert error_of(caught.value)["code"] == "E605"
+    assert api_error(caught.value)["code"] == "E605"
 
 
 def test_an_unknown_model_is_told_which_there_are(client: openai.OpenAI):
     for stream in (False, True):
         with pytest.raises(openai.NotFoundError) as caught:
             client.chat.completions.create(model="gpt-4o", messages=ROLLBACK, stream=stream)
-        told = error_of(caught.value)
+        told = api_error(caught.value)
         assert (told["code"], told["param"], told["type"]) == ("E605", "model", "not_found_error")
         assert "pair, default" in told["message"]
 
@@ -257,7 +244,7 @@ def test_a_key_for_some_kbs_has_the_models_of_these(chat: Keyed):
         for model in ("default", "secret", "far", "never-made"):
             with pytest.raises(openai.NotFoundError) as caught:
                 client.chat.completions.create(model=model, messages=ROLLBACK)
-            assert "secret" not in error_of(caught.value)["message"].replace(f"'{model}'", "")
+            assert "secret" not in api_error(caught.value)["message"].replace(f"'{model}'", "")
     with client_of(chat.server, chat.key("read", "mine", "secret")) as both:
         assert [model.id for model in both.models.list()] == ["mine", "secret"]
     with client_of(chat.server, chat.key("read", "default", "mine")) as client:
@@ -290,7 +277,7 @@ def test_a_key_for_some_kbs_has_the_models_of_these(chat: Keyed):
 def test_what_cannot_be_done_is_refused_by_name(client: openai.OpenAI, more: dict[str, Any], parameter: str):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**{"model": "pair", "messages": ROLLBACK, **more})
-    told = error_of(caught.value)
+    told = api_error(caught.value)
     assert (told["code"], told["type"], told["param"]) == ("E601", "invalid_request_error", parameter)
 
 
@@ -300,10 +287,10 @@ def test_everything_below_v1_has_errors_of_one_shape_and_the_rest_keeps_its_own(
         pytest.raises(openai.AuthenticationError) as caught,
     ):
         stranger.chat.completions.create(model="pair", messages=ROLLBACK)
-    assert (error_of(caught.value)["code"], error_of(caught.value)["type"]) == ("E602", "authentication_error")
+    assert (api_error(caught.value)["code"], api_error(caught.value)["type"]) == ("E602", "authentication_error")
     key = chat.key("read")
     nowhere = chat.server.get("/v1/embeddings", key=key)
-    assert (nowhere.status_code, nowhere.json()["error"]["code"]) == (404, "E604")
+    assert error_of(nowhere) == (404, "E604")
     assert nowhere.json()["error"].keys() == {"message", "type", "param", "code"}
     assert chat.server.get("/nowhere").json()["error"].keys() == {"code", "message", "recoverable", "suggestion"}
     wrong = chat.server.get("/v1/chat/completions", key=key)
@@ -316,7 +303,7 @@ def test_too_many_questions_are_told_when_to_come_back(keyed: Keyed):
             client.models.retrieve("default")
         with pytest.raises(openai.RateLimitError) as caught:
             client.chat.completions.create(model="pair", messages=ROLLBACK)
-    assert error_of(caught.value)["type"] == "rate_limit_error"
+    assert api_error(caught.value)["type"] == "rate_limit_error"
     assert int(caught.value.response.headers["retry-after"]) > 0
 
 
@@ -343,18 +330,18 @@ def test_a_librarian_is_told_what_was_said_before(chat: Keyed, far: FarLibrarian
 
 def test_a_librarian_that_fails_has_the_status_of_its_fault(chat: Keyed, far: FarLibrarian):
     far.may_answer.set()
-    far.answer = 503, {"error": {"code": "AI_UNAVAILABLE", "message": "no model", "suggestion": "wait"}}
+    far.reply = 503, {"error": {"code": "AI_UNAVAILABLE", "message": "no model", "suggestion": "wait"}}
     with client_of(chat.server, chat.key("read")) as client:
         for stream in (False, True):
             with pytest.raises(openai.InternalServerError) as caught:
                 client.chat.completions.create(model="far", messages=ROLLBACK, stream=stream)
             assert caught.value.status_code == 503
-            assert error_of(caught.value)["code"] == "AI_UNAVAILABLE"
+            assert api_error(caught.value)["code"] == "AI_UNAVAILABLE"
             assert "retry-after" in caught.value.response.headers
 
 
 def test_a_librarian_that_fails_in_the_middle_of_a_stream_ends_it_with_the_error(chat: Keyed, far: FarLibrarian):
-    far.answer = 503, {"error": {"code": "AI_UNAVAILABLE", "message": "no model"}}
+    far.reply = 503, {"error": {"code": "AI_UNAVAILABLE", "message": "no model"}}
     with client_of(chat.server, chat.key("read")) as client:
         stream = client.chat.completions.create(model="far", messages=ROLLBACK, stream=True)
         first = next(stream)  # comes before there is an answer
@@ -362,9 +349,9 @@ def test_a_librarian_that_fails_in_the_middle_of_a_stream_ends_it_with_the_error
         far.may_answer.set()
         with pytest.raises(openai.APIError) as caught:
             list(stream)
-    assert error_of(caught.value)["code"] == "AI_UNAVAILABLE"
+    assert api_error(caught.value)["code"] == "AI_UNAVAILABLE"
     far.may_answer.clear()
-    far.answer = 200, {"answer": "At last."}
+    far.reply = 200, {"answer": "At last."}
     body = {"model": "far", "messages": ROLLBACK, "stream": True}
     headers = {"authorization": f"Bearer {chat.key('read')}"}
     with httpx2.stream("POST", f"{chat.server.url}/v1/chat/completions", json=body, headers=headers) as answer:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pair.app.http.openapi import EXAMPLES
-from support.served import Keyed, Served
+from support.served import Keyed, Served, error_of
 
 TEXTS = {
     "clocks.md": "The Network Time Protocol keeps clocks in step. Stratum One servers are near.",
@@ -77,8 +77,7 @@ def test_a_graph_that_is_not_there_is_an_error(
 ):
     plain.ingest(TEXTS, kb_id="graphs")
     plain.post("/rag/ingest", {"kb_id": "flat", "documents": [{"id": "x", "text": "X."}], "graph_enabled": False})
-    answer = plain.get("/rag/graph", params={"kb_id": kb_id, **parameters})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert error_of(plain.get("/rag/graph", params={"kb_id": kb_id, **parameters})) == (status, code)
 
 
 def test_sources_say_how_they_stand_and_why(synced: Served):

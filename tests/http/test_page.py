@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from support.model_server import Answer, ModelServer
-from support.page_viewer import EXECUTABLE, PHONE, Viewer, chromium, keep_screenshot, keystroke_latencies
+from support.page_viewer import EXECUTABLE, PHONE, Viewer, keep_screenshot, keystroke_latencies
 from support.served import Keyed, Served
 
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on the PATH")
@@ -42,12 +42,6 @@ HANDBOOK: list[dict[str, Any]] = [
         "metadata": {EVIL: EVIL},
     },
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from support.page_viewer import EXECUTABLE, PHONE, Viewer, chromium, keep_screenshot
+from support.page_viewer import EXECUTABLE, PHONE, Viewer, keep_screenshot
 from support.served import Keyed, Served
 
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on the PATH")
@@ -19,12 +19,6 @@ ONE = {
 }
 TWO = {"guides/deploy.md": "# Deploying safely\n\nDeploy on Tuesdays, and have a look at the figures.\n"}
 THREE = {f"evil/{EVIL}.md": f"# Wicked {EVIL}\n\nA wicked page {EVIL}.\n"}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ import pair
 from pair.blobs.leases import LeaseQueue
 from pair.clock import SystemClock, pause
 from pair.engine.format.manifest import lease_name
-from support.served import Keyed, Served, opened
+from support.served import Keyed, Served, error_of, opened
+from support.threads import threads_running
 
 COLOURS = ("red", "green", "blue", "amber")
 
@@ -37,10 +38,6 @@ def query(server: Served, kb_id: str, at: int | str | None = None, **more: Any) 
 def colour(answer: Any) -> str:
     assert answer.status_code == 200, answer.text
     return str(answer.json()["results"][0]["content"]).rpartition(" ")[2].rstrip(".")
-
-
-def told(answer: Any) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +94,8 @@ def test_a_hit_of_an_earlier_version_is_opened_as_it_was(plain: Served) -> None:
         assert found["text"][hit["start"] : hit["end"]] == hit["content"]
         gate = plain.get("/rag/docs/gate.md", params={"kb_id": "opened", "at": str(at)}).json()
         assert gate["text"] == f"The gate of the Old Mill is {wanted}."
-    assert told(plain.get("/rag/docs/gate.md?kb_id=opened")) == (404, "E214")
-    assert told(plain.get("/rag/docs/wall.md?kb_id=opened&at=1")) == (404, "E214")
+    assert error_of(plain.get("/rag/docs/gate.md?kb_id=opened")) == (404, "E214")
+    assert error_of(plain.get("/rag/docs/wall.md?kb_id=opened&at=1")) == (404, "E214")
 
 
 def test_the_graph_of_an_earlier_version_is_that_of_then(few: Served) -> None:
@@ -115,8 +112,8 @@ def test_the_graph_of_an_earlier_version_is_that_of_then(few: Served) -> None:
 
 @pytest.mark.parametrize("at", ["", 0, -1, True, 1.5, [], {}, "x" * 201, 2**60])
 def test_what_is_no_name_of_a_version_is_not_understood(plain: Served, at: object) -> None:
-    assert told(plain.post("/rag/query", {"query": "lunch", "at": at})) == (400, "E601")
-    assert told(plain.post("/ask", {"query": "lunch", "at": at})) == (400, "E601")
+    assert error_of(plain.post("/rag/query", {"query": "lunch", "at": at})) == (400, "E601")
+    assert error_of(plain.post("/ask", {"query": "lunch", "at": at})) == (400, "E601")
 
 
 @pytest.mark.parametrize("at", [77, "77", "0", "-1", "1.0.0", "current", "..", "9" * 200])
@@ -129,8 +126,8 @@ def test_a_version_that_is_not_kept_is_not_there(plain: Served, at: int | str) -
         plain.post("/librarians/default/ask", {"query": "lunch", "at": at}),
         plain.get("/rag/docs/lunch.md", params={"at": str(at)}),
     ):
-        assert told(answer) == (404, "E218")
-    assert told(plain.post("/rag/query", {"query": "x", "kb_id": "never", "at": at})) == (400, "E201")
+        assert error_of(answer) == (404, "E218")
+    assert error_of(plain.post("/rag/query", {"query": "x", "kb_id": "never", "at": at})) == (400, "E201")
 
 
 def test_a_version_that_is_collected_between_two_requests_is_not_there_any_more(few: Served) -> None:
@@ -143,9 +140,9 @@ def test_a_version_that_is_collected_between_two_requests_is_not_there_any_more(
     paint(few, "collected", "blue", "amber")
     assert few.post("/rag/gc", {"kb_id": "collected", "grace_seconds": 0}).json()["deleted_shards"] > 0
     for _ in range(2):
-        assert told(query(few, "collected", number)) == (404, "E218")
-        assert told(few.get("/rag/docs/door.md", params=document)) == (404, "E218")
-        assert told(few.post("/ask", {"query": "Which colour is the door?", **document})) == (404, "E218")
+        assert error_of(query(few, "collected", number)) == (404, "E218")
+        assert error_of(few.get("/rag/docs/door.md", params=document)) == (404, "E218")
+        assert error_of(few.post("/ask", {"query": "Which colour is the door?", **document})) == (404, "E218")
     assert colour(query(few, "collected")) == "amber"
 
 
@@ -163,24 +160,20 @@ def test_requests_at_a_version_are_right_or_refused_while_it_is_rolled_back_comp
             answer = query(few, "busy", number, k=1 + next(turns) % 50)
             if answer.status_code == 200 and colour(answer) == colours[number]:
                 right.append(number)
-            elif answer.status_code != 404 or told(answer)[1] != "E218":
+            elif answer.status_code != 404 or error_of(answer)[1] != "E218":
                 wrong.append((number, answer.text))
 
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for name in COLOURS * 2:
-            before = max(colours)
-            colours[paint(few, "busy", name)[0]] = name
-            back = few.post("/rag/rollback", {"kb_id": "busy", "version": before}).json()
-            colours[back["manifest_version"]] = colours[before]
-            few.post("/rag/compact", {"kb_id": "busy", "everything": True})
-            few.post("/rag/gc", {"kb_id": "busy", "grace_seconds": 0})
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
+    with threads_running(*[ask] * 3):
+        try:
+            for name in COLOURS * 2:
+                before = max(colours)
+                colours[paint(few, "busy", name)[0]] = name
+                back = few.post("/rag/rollback", {"kb_id": "busy", "version": before}).json()
+                colours[back["manifest_version"]] = colours[before]
+                few.post("/rag/compact", {"kb_id": "busy", "everything": True})
+                few.post("/rag/gc", {"kb_id": "busy", "grace_seconds": 0})
+        finally:
+            done.set()
     assert wrong == []
     assert right
 
@@ -236,7 +229,7 @@ def test_whoever_knows_no_past_refuses_and_hands_nothing_to_the_present(few: Ser
         ("/librarians/shadowed/ask", ""),
         ("/ask", "shadowed"),
     ):
-        assert told(few.post(path, {**asked, "kb_id": kb_id})) == (400, "E615")
+        assert error_of(few.post(path, {**asked, "kb_id": kb_id})) == (400, "E615")
     strange = {"query": "What do zebras drink at night?", "kb_id": "mill"}
     for asked_then, chain in ((strange, ["mill", "painter"]), ({**strange, "at": 1}, ["mill"])):
         assert few.post("/librarians/mill/ask", asked_then).json()["metadata"]["delegationChain"] == chain

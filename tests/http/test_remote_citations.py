@@ -11,8 +11,6 @@ PAGE = "# Releases\n\nReleases are made on Fridays at noon. Two people must agre
 
 
 def test_a_citation_of_a_remote_librarian_is_opened_on_its_server(tmp_path: Path) -> None:
-    for name in ("far", "near"):
-        (tmp_path / name).mkdir()
     far = Workplace(tmp_path / "far")
     write_files(far.target, {"releases.md": PAGE})
     assert far.pair("sync").status == 0

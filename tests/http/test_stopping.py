@@ -6,46 +6,34 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Self
 
 import httpx2
 import pytest
 
 from pair.values import Document
-from support.listening import listening
+from support.engine_parts import stats_of
+from support.listening import LoopbackServer, QuietHandler, QuietServer
 from support.served import Served, opened
 from support.server import Page, Received, Server
 
 
-class Collector:
+class Collector(LoopbackServer):
     """Takes what is posted."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
         received = self.received
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+                body = self.read_body()
                 is_packed = self.headers.get("content-encoding") == "gzip"
                 received.append(gzip.decompress(body) if is_packed else body)
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
+                self.answer(200)
 
-            def log_message(self, format: str, *arguments: object) -> None:
-                pass
-
-        self._serving = listening(Handler)
-
-    def __enter__(self) -> Self:
-        self.url = self._serving.__enter__() + "/v1/traces"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._serving.__exit__(None, None, None)
+        super().__init__(QuietServer(("127.0.0.1", 0), Handler))
+        self.url = f"http://127.0.0.1:{self.port}/v1/traces"
 
 
 class Load:
@@ -146,9 +134,7 @@ def test_a_stream_of_documents_ends_between_two_batches(tmp_path: Path):
         assert told[-1]["type"] == "error"
         assert told[-1]["error"]["code"] == "E611"  # type: ignore[index]
     with opened(tmp_path / "project") as kb:
-        stats = kb.stats()
-    assert stats is not None
-    assert stats.documents >= int(str(told[-1]["ingested_docs"])) > 0
+        assert stats_of(kb).documents >= int(str(told[-1]["ingested_docs"])) > 0
 
 
 def test_traces_are_sent_where_configured_and_the_last_at_the_end(tmp_path: Path):

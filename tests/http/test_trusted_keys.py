@@ -10,7 +10,7 @@ from pair.auth.keys import KeyFile
 from pair.auth.rules import Scope
 from pair.clock import SystemClock
 from support.command import Workplace, write_files
-from support.served import Served
+from support.served import Served, error_of
 
 
 def foreign_keys(folder: Path, scope: Scope = "admin", name: str = "keys.json") -> str:
@@ -28,8 +28,7 @@ def status_of(server: Served, key: str) -> int:
 def test_a_server_does_not_start_with_keys_that_came_with_the_folder(workplace: Workplace, text: str) -> None:
     foreign_keys(workplace.folder)
     write_files(workplace.folder, {"config.yaml": text})
-    refused = workplace.pair("serve", "--port", "0", "--json", PAIR__SERVER__AUTH="keys")
-    assert (refused.status, refused.error_code) == (1, "E404")
+    refused = workplace.pair("serve", "--port", "0", "--json", PAIR__SERVER__AUTH="keys").fails(1, "E404")
     assert "pair trust" in refused.json["error"]["suggestion"]
     (check,) = [
         check
@@ -57,8 +56,7 @@ def test_the_command_adds_no_key_to_a_file_that_came_with_the_folder(workplace: 
 
 def test_keys_are_shown_before_they_are_trusted(workplace: Workplace) -> None:
     foreign_keys(workplace.folder)
-    shown = workplace.pair("trust", "--show")
-    assert ".pair/keys.json (not trusted) lets in:\n  author: admin, all KBs" in shown.stdout
+    workplace.pair("trust", "--show").prints(".pair/keys.json (not trusted) lets in:\n  author: admin, all KBs")
     done = workplace.pair("trust", "--yes", "--json")
     assert (done.status, done.json["keys_file"]["trusted"]) == (0, True)
     assert [key["name"] for key in workplace.pair("keys", "list", "--json").json["keys"]] == ["author"]
@@ -86,7 +84,7 @@ def test_a_file_that_is_swapped_under_a_server_lets_nobody_in(tmp_path: Path) ->
         author = foreign_keys(workplace.folder, name="swapped.json")
         (workplace.folder / ".pair" / "swapped.json").replace(path)
         refused = server.get("/rag/docs", key=author)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "E404")
+        assert error_of(refused) == (503, "E404")
         assert str(tmp_path) not in refused.text
         assert server.get("/healthz").status_code == 200
 

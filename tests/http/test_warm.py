@@ -8,9 +8,10 @@ from pair.app.metrics import ServerMetrics
 from pair.app.open_kbs import OpenKbs, make_jobs
 from pair.auth.settings import ServerSettings
 from pair.settings import Settings
-from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
+from support.s3_server import S3Server
 from support.served import Served
 from support.slow_proxy import SlowProxy
+from support.threads import run_together, threads_running
 
 
 def figures(server: Served) -> dict[str, Any]:
@@ -27,11 +28,7 @@ def test_those_who_ask_the_same_at_once_share_one_search(plain: Served) -> None:
         together.wait()
         answers.append(plain.post("/rag/query", {"query": "clocks at lunch", "k": 2}).json()["results"])
 
-    threads = [threading.Thread(target=ask) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[ask] * 12)
     assert all(answer == answers[0] for answer in answers)
     assert len(answers[0]) == 2
     assert figures(plain)["query_stats"]["default"]["known"] - before == 11
@@ -45,18 +42,14 @@ def test_what_somebody_wrote_meanwhile_is_not_hidden_by_what_others_wait_for(pla
         while not stop.is_set():
             assert plain.post("/rag/query", asked).status_code == 200
 
-    others = [threading.Thread(target=ask_on) for _ in range(3)]
-    for other in others:
-        other.start()
-    try:
-        for number in range(5):
-            assert plain.ingest({"ducks": f"The ducks live in pond {number}, where ducks live."}).status_code == 200
-            found = plain.post("/rag/query", asked).json()["results"][0]["content"]
-            assert f"pond {number}" in found
-    finally:
-        stop.set()
-        for other in others:
-            other.join()
+    with threads_running(*[ask_on] * 3):
+        try:
+            for number in range(5):
+                assert plain.ingest({"ducks": f"The ducks live in pond {number}, where ducks live."}).status_code == 200
+                found = plain.post("/rag/query", asked).json()["results"][0]["content"]
+                assert f"pond {number}" in found
+        finally:
+            stop.set()
 
 
 def test_prefetching_can_be_turned_off() -> None:
@@ -65,15 +58,9 @@ def test_prefetching_can_be_turned_off() -> None:
     assert "prefetch" in {job.name for job in make_jobs(OpenKbs(Settings()), ServerMetrics())}
 
 
-def test_the_first_query_of_a_kb_asks_the_store_once_for_its_manifest(tmp_path: Path) -> None:
-    with running_s3(tmp_path) as s3, SlowProxy(s3.options.endpoint_url, 0.0) as proxy:
-        settings = {
-            "PAIR__ENGINE__STORE": "s3://blobs/first",
-            "PAIR__ENGINE__S3_ENDPOINT": proxy.url,
-            "PAIR__SERVER__SYNC": "false",
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        }
+def test_the_first_query_of_a_kb_asks_the_store_once_for_its_manifest(tmp_path: Path, s3: S3Server) -> None:
+    with SlowProxy(s3.options.endpoint_url, 0.0) as proxy:
+        settings = s3.variables("first", proxy.url) | {"PAIR__SERVER__SYNC": "false"}
         for job in ("PREFETCH", "COMPACTION", "GC", "SWEEP"):
             settings[f"PAIR__SERVER__{job}_INTERVAL_SECONDS"] = "0"
         with Served(tmp_path / "writing", **settings) as server:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.command import Workplace, read_files, write_files
+from support.command import Outcome, Workplace, read_files, write_files
+from support.releases import serve
 from support.server import Page, Server
 
 TOPICS = ("sundials", "hourglasses", "pendulums", "chronometers", "calendars", "almanacs")
@@ -16,6 +17,9 @@ MANY_SHARDS = {
     "PAIR__ENGINE__SHARD_TRIGGER_VECTOR_ROWS": "4",
     "PAIR__ENGINE__MAX_VECTOR_ROWS_PER_SHARD": "1",
 }
+
+CHANGED = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
+"""What is another in version 1.1.0."""
 
 
 def pages(**changes: str) -> dict[str, str | bytes]:
@@ -27,7 +31,6 @@ class Origin:
     """A project that makes packages of one folder, and keeps its store from one to the next."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir()
         self.workplace = Workplace(folder)
         self.workplace.environment |= MANY_SHARDS
         self.folder = self.workplace.folder / "clocks"
@@ -36,24 +39,55 @@ class Origin:
     def package(self, version: str, *more: str | Path, **changes: str) -> Path:
         write_files(self.folder, pages(**changes))
         path = self.workplace.folder / "out" / f"clocks-{version}.zip"
-        done = self.workplace.pair(
+        self.workplace.pair(
             "package", self.folder, "-o", path, "--version", version, "--with-index", *more, "--json"
-        )
-        assert done.status == 0, done.stdout
+        ).succeeds()
         return path
 
     def publish(self, version: str, **changes: str) -> None:
         write_files(self.folder, pages(**changes))
-        done = self.workplace.pair("publish", "dist", "clocks", "--version", version, "--with-index", "--json")
-        assert done.status == 0, done.stdout
+        self.workplace.pair("publish", "dist", "clocks", "--version", version, "--with-index", "--json").succeeds()
 
     def search(self, query: str, kb: str = "clocks", *more: str) -> list[Any]:
         return hits_of(self.workplace, query, "--kb", kb, *more)
 
 
+class Subscription:
+    """A workplace elsewhere that installs and updates what an origin offers on a host of static files."""
+
+    def __init__(self, origin: Origin, elsewhere: Workplace, server: Server) -> None:
+        self.origin, self.elsewhere, self.server = origin, elsewhere, server
+
+    def install(self) -> Path:
+        """Install version 1.0.0 from the address of an archive, and return the package."""
+        package = self.origin.package("1.0.0")
+        installed_from(self.elsewhere, self.server, package)
+        return package
+
+    def offer(self, **manners: Any) -> Path:
+        """Put version 1.1.0 up at the same address, and return the package."""
+        package = self.origin.package("1.1.0", **CHANGED)
+        put_up(self.server, package, **manners)
+        return package
+
+    def install_and_publish(self) -> None:
+        """Install version 1.0.0 from a feed, which then has version 1.1.0 too."""
+        self.origin.publish("1.0.0")
+        self.elsewhere.pair("install", "--source", serve(self.server, self.origin.dist)).succeeds()
+        self.origin.publish("1.1.0", **CHANGED)
+        serve(self.server, self.origin.dist)
+        self.server.sent_bytes.clear()
+
+    def update(self, *more: str, **variables: str) -> Outcome:
+        return self.elsewhere.pair("update", *more, **variables).succeeds()
+
+    def assert_finds_the_same(self) -> None:
+        for query in ("the sun", QUERIES[0]):
+            assert hits_of(self.elsewhere, query, "--exact") == self.origin.search(query, "clocks", "--exact")
+
+
 def hits_of(workplace: Workplace, query: str, *more: str) -> list[Any]:
-    found = workplace.pair("search", query, *more, "--json")
-    assert found.status == 0, found.stdout
+    found = workplace.pair("search", query, *more, "--json").succeeds()
     return [(hit["chunk_id"], hit["score"], hit["content"]) for hit in found.json["results"]]
 
 
@@ -71,8 +105,7 @@ def installed_from(elsewhere: Workplace, server: Server, package: Path) -> str:
     """At an address that stays the same from version to version."""
     put_up(server, package)
     url = server.url("/clocks.zip")
-    done = elsewhere.pair("install", "--source", url, "--json")
-    assert done.status == 0, done.stdout
+    elsewhere.pair("install", "--source", url, "--json").succeeds()
     server.received.clear()
     server.sent_bytes.clear()
     return url
@@ -87,10 +120,14 @@ def put_up(server: Server, package: Path, **manners: Any) -> None:
     server.pages["/clocks.zip.manifest.json"] = Page(beside)
 
 
+def contents_of(package: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(package) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
 def rewritten(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """The package with another index manifest, and everything else made to fit it, as an attacker would."""
-    with zipfile.ZipFile(package) as opened:
-        contents = {name: opened.read(name) for name in opened.namelist()}
+    contents = contents_of(package)
     index = json.loads(contents[".pair-index/manifest.json"])
     change(index)
     index.pop("content_sha256")

@@ -28,6 +28,31 @@ class Outcome:
     def error_code(self) -> str:
         return str(self.json["error"]["code"])
 
+    def succeeds(self) -> "Outcome":
+        """Assert that the command exited with status 0."""
+        assert self.status == 0, self.stdout + self.stderr
+        return self
+
+    def exits(self, status: int) -> "Outcome":
+        """Assert that the command exited with this status."""
+        assert self.status == status, self.stdout + self.stderr
+        return self
+
+    def says(self, *words: str) -> "Outcome":
+        """Assert that all of this is on standard error."""
+        assert [each for each in words if each not in self.stderr] == [], self.stderr
+        return self
+
+    def prints(self, *words: str) -> "Outcome":
+        """Assert that all of this is on standard output."""
+        assert [each for each in words if each not in self.stdout] == [], self.stdout
+        return self
+
+    def fails(self, status: int, code: str) -> "Outcome":
+        """Assert that the command, run with `--json`, exited with this status and this error code."""
+        assert (self.status, self.error_code) == (status, code), self.stdout + self.stderr
+        return self
+
 
 class Workplace:
     """A project folder with a home, a cache and an environment that nothing else shares."""
@@ -36,7 +61,7 @@ class Workplace:
         self.folder = folder / "project"
         self.cache = folder / "cache"
         self.target = self.folder / ".pair" / "knowledge"
-        self.folder.mkdir()
+        self.folder.mkdir(parents=True)
         self._wrapper: tuple[str, ...] = ()
         kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
         self.environment = kept | {
@@ -87,6 +112,15 @@ def write_files(folder: Path, files: dict[str, str | bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     return folder
+
+
+def file_states(folder: Path, *, without: str = "") -> dict[str, tuple[bytes, int]]:
+    """Return the content and the time of every file below a folder. `without`: how names end that are left out."""
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file() and not (without and path.name.endswith(without))
+    }
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

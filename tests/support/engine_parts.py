@@ -1,12 +1,13 @@
 """Small real parts for an engine: settings for a folder, an embedder and a store that count what they are asked."""
 
 import dataclasses
+import json
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,16 @@ from pair.blobs.local import LocalStore
 from pair.engine.query.search import Search
 from pair.engine.query.shard_access import ShardReader
 from pair.engine.settings import EngineSettings
+from pair.engine.summary import EngineStats
 from pair.engine.write.commit import EngineContext
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import KbCore, KbEngine, open_kb
 from pair.settings import Settings
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document, Hit
+
+if TYPE_CHECKING:
+    from pair.client import RemoteKnowledgeBase
 
 DIMENSION = 16
 
@@ -133,6 +138,11 @@ class Ground:
     def open(self, kb_id: str = "default", **more: Any) -> KnowledgeBase:
         return open_kb(kb_id, settings=self.settings, **more)
 
+    def fill(self, documents: Iterable[Document], kb_id: str = "default", **more: Any) -> None:
+        """Store documents with a KB that is closed again."""
+        with self.open(kb_id, **more) as kb:
+            kb.upsert(documents)
+
     def with_policy(self, **changes: Any) -> "Ground":
         engine = dataclasses.replace(self.settings.engine, **changes)
         other = Ground(self.folder)
@@ -147,6 +157,19 @@ class Ground:
 
     def cached_files(self, suffix: str) -> list[Path]:
         return sorted(self.cache.rglob(f"*{suffix}"))
+
+
+def manifest_of(ground: Ground, kb_id: str = "default") -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(read_blob(ground.blobs(), f"{kb_id}.duckdb.manifest.json"))
+    return value
+
+
+def folders_of(ground: Ground) -> set[str]:
+    return {blob.key.rpartition("/")[0] for blob in ground.blobs().list("default.duckdb.shards/")}
+
+
+def live_folders_of(ground: Ground) -> set[str]:
+    return {shard["key"] for shard in manifest_of(ground)["shards"]}
 
 
 def numbered(count: int, *, begin: int = 0) -> list[Document]:
@@ -172,6 +195,20 @@ def placed(document_id: str, vector: Sequence[float], **metadata: Any) -> Docume
 
 def random_vectors(count: int, dimension: int = DIMENSION, seed: int = 0) -> npt.NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
+
+
+def stats_of(kb: "KnowledgeBase | RemoteKnowledgeBase") -> EngineStats:
+    """Return the figures of a KB that exists."""
+    stats = kb.stats()
+    assert stats is not None
+    return stats
+
+
+def read_blob(store: BlobStore, key: str) -> bytes:
+    """Return the content of a blob that exists."""
+    blob = store.get(key)
+    assert blob is not None, key
+    return blob.data
 
 
 def ids_of(hits: Iterable[Hit]) -> list[str]:

@@ -3,8 +3,9 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -15,13 +16,45 @@ class QuietServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    """Logs nothing, and sends a whole answer with one call."""
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+    def read_body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("content-length", 0)))
+
+    def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"content-length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class LoopbackServer:
+    """A server that listens for as long as the context lasts."""
+
+    def __init__(self, httpd: ThreadingHTTPServer) -> None:
+        self._httpd = httpd
+
+    def __enter__(self) -> Self:
+        # The short poll lets a test end at once.
+        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._httpd.shutdown()
+        self._httpd.server_close()
+
+    @property
+    def port(self) -> int:
+        return self._httpd.server_port
+
+
 @contextlib.contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """Its address, for as long as the context lasts."""
-    httpd = QuietServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
+    with LoopbackServer(QuietServer(("127.0.0.1", 0), handler)) as server:
+        yield f"http://127.0.0.1:{server.port}"

@@ -16,11 +16,10 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any, Self, cast
 
 from pair.ai.ngram import NgramEmbedder
-from support.listening import QuietServer
+from support.listening import QuietHandler, QuietServer
 
 EMBEDDING_DIMENSION = 64
 _DATA = re.compile(r"^BEGIN DATA (\w+)\nSource: ([^\n]*)\n\n(.*)\nEND DATA \1$", re.DOTALL | re.MULTILINE)
@@ -142,7 +141,7 @@ class _Httpd(QuietServer):
                 continue
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
@@ -154,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.read_body())
         answer = cast("_Httpd", self.server).owner.answer_to(self.path, dict(self.headers), request)
         if request.get("stream") and answer.status == 200 and answer.body is None:
             self._stream(request["model"], answer)
@@ -163,12 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         completion = {"id": "1", "object": "chat.completion", "created": 0, "model": request["model"]}
         completion["choices"] = [{"index": 0, "finish_reason": "stop", "message": message}]
         body = (json.dumps(completion) if answer.body is None else answer.body).encode()
-        self.send_response(answer.status)
-        for name, value in {"Content-Type": "application/json", **answer.headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(answer.status, body, {"Content-Type": "application/json", **answer.headers})
 
     def _stream(self, model: str, answer: Answer) -> None:
         """Word by word; `cut_after` pieces the connection is gone."""
@@ -187,6 +181,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass

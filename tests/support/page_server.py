@@ -6,8 +6,10 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self, cast
+from http.server import ThreadingHTTPServer
+from typing import cast
+
+from support.listening import LoopbackServer, QuietHandler
 
 _DRIP_SECONDS = 0.02
 
@@ -40,7 +42,7 @@ class RawReply:
 Answering = Callable[[Asked], Reply | RawReply]
 
 
-class PageServer:
+class PageServer(LoopbackServer):
     """`with PageServer() as server: server.pages["/"] = Reply(...)`; `asked` lists every request."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -48,26 +50,17 @@ class PageServer:
         self.asked: list[Asked] = []
         self.connections = 0
         self.stopped = threading.Event()
-        self._httpd = _Httpd((host, port), _Handler)
-        self._httpd.pages = self
-
-    def __enter__(self) -> Self:
-        # The short poll lets a test end at once.
-        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
+        httpd = _Httpd((host, port), _Handler)
+        httpd.pages = self
+        super().__init__(httpd)
 
     def __exit__(self, *_: object) -> None:
         self.stopped.set()
-        self._httpd.shutdown()
-        self._httpd.server_close()
+        super().__exit__()
 
     def use_tls(self, context: ssl.SSLContext) -> None:
         """From now on; call it before the first connection."""
         self._httpd.socket = context.wrap_socket(self._httpd.socket, server_side=True, do_handshake_on_connect=False)
-
-    @property
-    def port(self) -> int:
-        return self._httpd.server_port
 
     def url(self, path: str = "/", *, host: str | None = None) -> str:
         return f"http://{host or self._httpd.server_address[0]!s}:{self.port}{path}"
@@ -82,7 +75,7 @@ class _Httpd(ThreadingHTTPServer):
         """A client that hangs up is what many tests are about."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
@@ -120,9 +113,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pages(self) -> PageServer:
         return cast("_Httpd", self.server).pages
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Silent."""
 
 
 def html(text: str) -> Reply:

@@ -35,6 +35,16 @@ class S3Server:
     def store(self, prefix: str) -> ObjectStore:
         return ObjectStore(f"s3://blobs/{prefix}", self.options)
 
+    def variables(self, prefix: str = "", endpoint_url: str = "") -> dict[str, str]:
+        """Return the environment of a process that reaches the bucket. `prefix`: of its own store."""
+        store = {"PAIR__ENGINE__STORE": f"s3://blobs/{prefix}"} if prefix else {}
+        return store | {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "PAIR__ENGINE__S3_ENDPOINT": endpoint_url or self.options.endpoint_url,
+            "PAIR__ENGINE__S3_REGION": self.options.region,
+        }
+
 
 class _NotReadyError(Exception):
     """It ended, or never answered."""

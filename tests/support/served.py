@@ -143,6 +143,11 @@ class Served:
             return received
 
 
+def error_of(response: httpx2.Response) -> tuple[int, str]:
+    """Return the status and the error code of a response; the code is empty where there is no error."""
+    return response.status_code, response.json().get("error", {}).get("code", "")
+
+
 def opened(folder: Path, kb_id: str = "default") -> KnowledgeBase:
     """The KB of a project that no server has open: what is really stored."""
     variables = {"EMBEDDER": "ngram", "CACHE_DIR": str(folder / ".pair" / "cache"), "GRAPH": "off"}

@@ -1,13 +1,11 @@
 """A real HTTP server on loopback whose answers a test can spoil in the ways that servers do."""
 
 import hashlib
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
-from typing import Any, Self, cast
+from typing import Any, cast
 
-from support.listening import QuietServer
+from support.listening import LoopbackServer, QuietHandler, QuietServer
 
 
 @dataclass
@@ -41,27 +39,14 @@ class Page:
     before_body: Callable[[Received], None] | None = None
 
 
-class Server:
+class Server(LoopbackServer):
     """`with Server() as server: server.pages["/kb.zip"] = Page(...)`; `received` lists every request."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
         self.received: list[Received] = []
         self.sent_bytes: dict[str, int] = {}
-        self._httpd = _Httpd(self)
-
-    def __enter__(self) -> Self:
-        # The short poll lets a test end at once.
-        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._httpd.shutdown()
-        self._httpd.server_close()
-
-    @property
-    def port(self) -> int:
-        return int(self._httpd.server_address[1])
+        super().__init__(_Httpd(self))
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"
@@ -84,7 +69,7 @@ class _Httpd(QuietServer):
         self.owner = owner
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
 
     @property
@@ -96,9 +81,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._answer()
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
 
     def _answer(self) -> None:
         path = self.path.partition("?")[0]

@@ -207,8 +207,10 @@ class Project:
     def sync_run(self) -> SyncRun:
         return SyncRun(self.policy, self.places, self.workshop())
 
-    def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
-        """One run; calls, requests and what the observer heard are those of this run alone."""
+    def run(self, *, after: float = 0, wait: bool = True, refresh: str | None = None) -> SyncReport:
+        """One run, so many seconds later; calls, requests and what the observer heard are those of this run alone."""
+        if after:
+            self.clock.advance(after)
         self.summariser.calls.clear()
         self.pages.requests.clear()
         self.observer.done.clear()

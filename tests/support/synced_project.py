@@ -14,6 +14,7 @@ from pair.sync.pages import WebPages
 from pair.sync.report import SyncReport
 from pair.sync.rules import SyncSettings
 from pair.sync.run import SyncDependencies, SyncRun
+from support.command import file_states
 
 
 class SyncedProject:
@@ -58,8 +59,4 @@ class SyncedProject:
             return {each.id: each.text for each in kb.documents(limit=1000)}
 
     def everything(self) -> dict[str, tuple[bytes, int]]:
-        return {
-            path.relative_to(self.folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
-            for path in self.folder.rglob("*")
-            if path.is_file() and not path.name.endswith(".lock")
-        }
+        return file_states(self.folder, without=".lock")

@@ -1,8 +1,6 @@
 """The shards that were fetched: what is kept, and what goes."""
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -10,22 +8,21 @@ import pytest
 
 import pair
 from pair.engine.settings import EngineSettings
-from pair.errors import PairError
 from pair.values import Document
-from support.engine_parts import Ground, all_ids, ids_of, numbered
-from support.engine_state import code_of, live_folders_of
+from support.engine_parts import Ground, all_ids, ids_of, live_folders_of, numbered, stats_of
+from support.errors import code_of, raises_code
+from support.processes import run_at_once, start_ready
+from support.threads import run_together, threads_running
 
 TESTS = Path(__file__).parents[2]
 
 
 @pytest.mark.rule("engine-19")
 def test_a_budget_smaller_than_one_shard_cannot_be_met(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     tight = ground.with_policy(cache_max_bytes=100)
-    with tight.open() as kb, pytest.raises(PairError) as caught:
+    with tight.open() as kb, raises_code("E205") as caught:
         kb.search("rivers")
-    assert caught.value.code == "E205"
     assert caught.value.exit_status == 3
     assert caught.value.hints
 
@@ -106,9 +103,7 @@ def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:
         kb.upsert(numbered(3))
         kb.search("rivers")
         (ground.cache / ".DS_Store").write_bytes(b"stray")
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.cache["size_bytes"] > 0
+        assert stats_of(kb).cache["size_bytes"] > 0
         kb.maintenance.sweep()
         assert (ground.cache / ".DS_Store").exists()
 
@@ -140,14 +135,9 @@ def test_eviction_under_eight_readers_hurts_none_of_them(many: Ground) -> None:
             except BaseException as fault:  # noqa: BLE001
                 faults.append(fault)
 
-        readers = [threading.Thread(target=read) for _ in range(8)]
-        sweeper = threading.Thread(target=sweep)
-        for thread in (*readers, sweeper):
-            thread.start()
-        for thread in readers:
-            thread.join()
-        done.set()
-        sweeper.join()
+        with threads_running(sweep):
+            run_together(*[read] * 8)
+            done.set()
     assert faults == []
     assert answers == [expected] * (8 * 15)
 
@@ -174,26 +164,10 @@ def test_eviction_under_readers_in_other_processes_hurts_none_of_them(many: Grou
     with many.open() as kb:
         kb.upsert(numbered(30))
         expected = ids_of(kb.search("castles", limit=100, exact=True))
-    command = [sys.executable, "-c", READER, str(many.folder), ",".join(expected), "15"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    readers = [
-        subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    for reader in readers:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "ready\n"
-    outcomes = []
-    for reader in readers:
-        assert reader.stdin is not None
-        reader.stdin.write("\n")
-        reader.stdin.flush()
-    for reader in readers:
-        stdout, stderr = reader.communicate(timeout=120)
-        outcomes.append((reader.returncode, stdout, stderr))
-    assert [(status, stdout) for status, stdout, _ in outcomes] == [(0, "done\n")] * 2, outcomes
+    arguments = (many.folder, ",".join(expected), 15)
+    readers = [start_ready(READER, *arguments, environment=environment) for _ in range(2)]
+    assert run_at_once(*readers) == ["done\n"] * 2
 
 
 @pytest.mark.rule("engine-23")

@@ -10,8 +10,7 @@ from pair.engine.write.prepare import Batch, split_batches
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
 from pair.values import Document, GraphRows
-from support.engine_parts import Ground, all_ids, ids_of, numbered
-from support.engine_state import folders_of, live_folders_of, manifest_of
+from support.engine_parts import Ground, all_ids, folders_of, ids_of, live_folders_of, manifest_of, numbered, stats_of
 
 
 def graph_rows(ground: Ground) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
@@ -64,8 +63,7 @@ def test_compaction_keeps_answers_and_graphs_and_drops_what_is_gone(many: Ground
         report = kb.maintenance.compact(everything=True)
         assert report.reason == "size_tier"
         assert report.documents == 30
-        stats = kb.stats()
-        assert stats is not None
+        stats = stats_of(kb)
         assert (stats.documents, stats.deleted_documents) == (30, 0)
         assert [(hit.chunk_id, hit.distance) for hit in kb.search("castles", limit=100, exact=True)] == before
         assert all_ids(kb) == [each.id for each in kept]

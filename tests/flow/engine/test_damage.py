@@ -5,10 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from pair.errors import PairError
 from pair.kb.kb import KnowledgeBase
-from support.engine_parts import Ground, all_ids, flip_a_bit, ids_of, numbered, truncate
-from support.engine_state import code_of, live_folders_of, manifest_of
+from support.engine_parts import (
+    Ground,
+    all_ids,
+    flip_a_bit,
+    ids_of,
+    live_folders_of,
+    manifest_of,
+    numbered,
+    stats_of,
+    truncate,
+)
+from support.errors import code_of, raises_code
 
 DAMAGES: dict[str, Callable[[Path], None]] = {"truncated": truncate, "flipped": flip_a_bit, "missing": Path.unlink}
 damaged = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
@@ -35,9 +44,7 @@ def test_a_file_that_is_damaged_in_the_cache_is_fetched_again(many: Ground, dama
     with many.open() as kb:
         assert everything(kb) == expected
         assert all_ids(kb) == listed
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.cache["misses"] >= 3
+        assert stats_of(kb).cache["misses"] >= 3
 
 
 def test_stamps_of_the_cache_that_are_damaged_do_no_harm(many: Ground) -> None:
@@ -64,12 +71,10 @@ def spoil_one_shard(ground: Ground, damage: Callable[[Path], None], suffix: str)
 def test_when_the_only_shard_is_damaged_in_the_store_the_error_names_it(
     ground: Ground, damage: Callable[[Path], None]
 ) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     spoilt = spoil_one_shard(ground, damage, ".search")
-    with ground.open() as kb, pytest.raises(PairError) as caught:
+    with ground.open() as kb, raises_code("E207") as caught:
         kb.search("rivers")
-    assert caught.value.code == "E207"
     assert caught.value.exit_status == 5
     assert spoilt in caught.value.message
     assert ".search" in caught.value.message
@@ -114,8 +119,7 @@ def test_a_filter_that_cannot_be_asked_of_a_shard_makes_a_partial_answer(
 def test_listing_getting_and_writing_name_a_shard_whose_ids_are_lost(
     ground: Ground, damage: Callable[[Path], None]
 ) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     spoilt = spoil_one_shard(ground, damage, ".ids")
     with ground.open() as kb:
         attempts: list[Callable[[], object]] = [
@@ -126,9 +130,8 @@ def test_listing_getting_and_writing_name_a_shard_whose_ids_are_lost(
             lambda: kb.delete(owner="ingest"),
         ]
         for attempt in attempts:
-            with pytest.raises(PairError) as caught:
+            with raises_code("E207") as caught:
                 attempt()
-            assert caught.value.code == "E207"
             assert spoilt in caught.value.message
         assert len(kb.search("rivers", limit=10)) == 3, "what needs no ids does not miss them"
 
@@ -146,8 +149,7 @@ def test_compaction_of_a_damaged_shard_publishes_nothing(many: Ground, damage: C
 
 
 def test_a_shard_that_was_put_back_answers_again(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     path = ground.stored_files(".search")[0]
     content = path.read_bytes()
     spoil_one_shard(ground, flip_a_bit, ".search")
@@ -158,13 +160,11 @@ def test_a_shard_that_was_put_back_answers_again(ground: Ground) -> None:
 
 
 def test_a_manifest_that_is_damaged_is_an_error_that_names_it(ground: Ground) -> None:
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
+    ground.fill(numbered(3))
     blobs = ground.blobs()
     blobs.put("default.duckdb.manifest.json", b"{}")
     with ground.open() as kb:
         for act in (lambda: kb.search("rivers"), kb.stats, lambda: kb.upsert(numbered(1)), kb.maintenance.collect):
-            with pytest.raises(PairError) as caught:
+            with raises_code("E207") as caught:
                 act()
-            assert caught.value.code == "E207"
             assert "default.duckdb.manifest.json" in caught.value.message

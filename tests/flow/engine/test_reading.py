@@ -9,7 +9,7 @@ import pytest
 
 from pair.engine.filters import parse_filter
 from pair.kb.kb import KnowledgeBase
-from support.engine_parts import DIMENSION, MANY_SHARDS, Ground, all_ids, counted, ids_of, numbered, placed
+from support.engine_parts import DIMENSION, MANY_SHARDS, Ground, all_ids, counted, ids_of, numbered, placed, stats_of
 from support.filters import matches
 
 FILTERS: list[dict[str, Any]] = [
@@ -46,9 +46,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase
     with ground.open() as kb:
         kb.upsert(numbered(60))
         kb.maintenance.compact(everything=True)
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards > 6
+        assert stats_of(kb).shards > 6
         yield kb
 
 
@@ -106,8 +104,7 @@ def test_hits_that_are_equally_near_come_in_the_order_of_their_names(many: Groun
 
 @pytest.mark.rule("engine-3")
 def test_an_unchanged_manifest_is_not_read_again(many: Ground) -> None:
-    with many.open() as kb:
-        kb.upsert(numbered(30))
+    many.fill(numbered(30))
     store, requests = counted(many.blobs())
     with many.open(store=store) as kb:
         kb.search("rivers", exact=True)
@@ -118,19 +115,16 @@ def test_an_unchanged_manifest_is_not_read_again(many: Ground) -> None:
         kb.stats()
         kb.documents(limit=1)
         assert set(requests.counts) <= {"get_if_changed", "download"}
-        with many.open() as other:
-            other.upsert(numbered(1, begin=30))
+        many.fill(numbered(1, begin=30))
         assert ids_of(kb.search("item30", limit=1)) == ["doc-0030"], "what another one wrote is seen at once"
 
 
 def test_a_cold_query_fetches_only_what_it_searches(many: Ground) -> None:
-    with many.open() as kb:
-        kb.upsert(numbered(30))
+    many.fill(numbered(30))
     store, requests = counted(many.blobs())
     with many.open(store=store) as kb:
         kb.search("rivers", exact=True, mode="vector")
-        stats = kb.stats()
-        assert stats is not None
+        stats = stats_of(kb)
         assert requests.counts["download"] == stats.shards
         kb.search("rivers", exact=True)
         assert requests.counts["download"] == 2 * stats.shards, "and their keywords"
@@ -150,7 +144,5 @@ def test_the_four_nearest_shards_of_a_clustering_are_always_asked(tmp_path: Path
     with ground.open() as kb:
         kb.upsert(documents)
         kb.maintenance.compact(everything=True)
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.shards >= 8
+        assert stats_of(kb).shards >= 8
         assert kb.search_vector(centres[3].tolist(), limit=2).shards_asked == 4

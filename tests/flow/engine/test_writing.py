@@ -7,7 +7,7 @@ import pytest
 
 import pair
 from pair.values import Document
-from support.engine_parts import CountingEmbedder, Ground, all_ids, ids_of, numbered
+from support.engine_parts import CountingEmbedder, Ground, all_ids, ids_of, numbered, stats_of
 
 
 @pytest.mark.rule("engine-9")
@@ -78,9 +78,7 @@ def test_deletes_by_id_owner_and_filter_take_what_they_name(many: Ground) -> Non
         gone = {3, *range(20, 30), *(2, 7, 12, 17), *(15, 19)}
         assert all_ids(kb) == [each.id for each in numbered(30) if each.metadata["number"] not in gone]
         assert sorted(ids_of(kb.search("text", limit=100, exact=True))) == all_ids(kb)
-        stats = kb.stats()
-        assert stats is not None
-        assert stats.documents == len(all_ids(kb))
+        assert stats_of(kb).documents == len(all_ids(kb))
 
 
 def test_deleting_nothing_in_particular_deletes_nothing(ground: Ground) -> None:
@@ -102,8 +100,7 @@ def test_many_small_writes_keep_shards_few(many: Ground) -> None:
     with ground.open() as kb:
         for number in range(40):
             kb.upsert(numbered(1, begin=number))
-        stats = kb.stats()
-        assert stats is not None
+        stats = stats_of(kb)
         assert stats.documents == 40
         assert stats.shards <= 16
         assert all_ids(kb) == [each.id for each in numbered(40)]

@@ -186,8 +186,7 @@ def test_a_named_place_that_is_missing_is_an_error_for_its_half_and_deletes_noth
     hidden = project.folder / "hidden"
     place = project.places.sources_dir if half == "sources folder" else project.places.links_file
     place.rename(hidden)
-    project.clock.advance(INTERVAL)
-    report = project.run()
+    report = project.run(after=INTERVAL)
     assert [half in error and str(place) in error for error in report.errors] == [True]
     assert report.removed == 0
     assert project.records.keys() == before.keys()

@@ -93,8 +93,7 @@ def test_a_pending_file_that_did_not_change_is_summarised_from_its_current_conte
     project.run()
     project.summariser.always = None
     project.write_unseen("a.md", "TEXT")
-    project.clock.advance(10)
-    report = project.run()
+    report = project.run(after=10)
     record = project.record("a.md")
     assert record["summary_text"] == summary_of("a.md", "TEXT")
     assert record["content_hash"] == hash_of("TEXT")
@@ -123,8 +122,7 @@ def test_a_changed_file_is_read_and_summarised_anew(project: Project) -> None:
     project.write("b.md", "text")
     project.run()
     path = project.write("a.md", "longer text")
-    project.clock.advance(10)
-    report = project.run()
+    report = project.run(after=10)
     record = project.record("a.md")
     assert record["file"] == {"rel_path": "a.md", "size_bytes": 11, "mtime_ns": path.stat().st_mtime_ns}
     assert record["content_hash"] == hash_of("longer text")
@@ -155,8 +153,7 @@ def test_a_changed_file_whose_summary_fails_keeps_the_old_summary_under_the_new_
     project.run()
     path = project.write("a.md", "other text")
     project.summariser.always = fault
-    project.clock.advance(10)
-    report = project.run()
+    report = project.run(after=10)
     assert project.record("a.md") == {
         "source_type": "file",
         "content_hash": hash_of("other text"),
@@ -180,8 +177,7 @@ def test_a_file_whose_normalised_text_is_the_same_gets_new_metadata_only(project
     project.run()
     before = project.record("a.md")
     path = project.write("a.md", text)
-    project.clock.advance(10)
-    report = project.run()
+    report = project.run(after=10)
     seen = path.stat()
     expected = before | {"file": {"rel_path": "a.md", "size_bytes": seen.st_size, "mtime_ns": seen.st_mtime_ns}}
     assert project.record("a.md") == expected

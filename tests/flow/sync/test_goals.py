@@ -22,8 +22,7 @@ def test_a_second_run_over_nothing_new_does_nothing_and_changes_no_byte(project:
     first = project.run()
     assert (first.added, first.fetched, first.pending, first.model_calls) == (25, 5, 0, 25)
     before = project.made
-    project.clock.advance(INTERVAL - 1)
-    second = project.run()
+    second = project.run(after=INTERVAL - 1)
     assert did(project) == ([], [])
     assert project.made == before
     assert second.did_nothing
@@ -40,8 +39,7 @@ def test_a_run_that_changes_nothing_changes_no_byte_after_a_failure_either(proje
     new = project.serve(f"{URL}/new", Page().failing())
     project.run()
     project.serve(known, Page().failing())
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     before = project.made
     report = project.run()
     assert (report.failed, report.pending) == (1, 1)
@@ -53,8 +51,7 @@ def test_a_check_that_failed_is_not_due_until_its_time(project: Project) -> None
     project.serve(URL, Page("page", etag='"1"'))
     project.run()
     project.serve(URL, Page().failing())
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     before = project.made
     assert project.run().unchanged == 1
     assert project.made == before
@@ -127,8 +124,7 @@ def test_a_report_counts_what_became_of_every_source(project: Project) -> None:
     project.path("gone.md").unlink()
     project.serve("https://changed.example", Page("new page"))
     project.serve("https://down.example", Page().failing("timeout"))
-    project.clock.advance(INTERVAL - 1)
-    report = project.run()
+    report = project.run(after=INTERVAL - 1)
     assert report.to_json() == {
         "added": 1,
         "changed": 2,

@@ -44,8 +44,7 @@ def test_each_url_is_due_at_its_own_moment_to_the_microsecond(project: Project) 
     settled(project, Page("page"))
     project.clock.advance(0.5)
     settled(project, Page("other"), OTHER)
-    project.clock.advance(INTERVAL - 0.25)
-    project.run()
+    project.run(after=INTERVAL - 0.25)
     assert project.pages.urls == [URL]
 
 
@@ -64,8 +63,7 @@ def test_the_first_refresh_already_sends_the_stored_validators(
     project: Project, page: Page, request_sent: Request
 ) -> None:
     settled(project, page)
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     assert project.pages.requests == [request_sent]
 
 
@@ -74,8 +72,7 @@ def test_not_modified_sets_status_and_times_and_nothing_else(project: Project) -
     settled(project, Page("page", etag='"1"'))
     before = project.record(URL)
     index = project.index
-    project.clock.advance(INTERVAL + 5)
-    report = project.run()
+    report = project.run(after=INTERVAL + 5)
     after = project.record(URL)
     assert changed_fields(before, after) == {"fetch_status", "last_fetched_at", "next_check_at"}
     assert after["url"]["fetch_status"] == "not_modified"
@@ -96,8 +93,7 @@ def pending_url(project: Project, page: Page) -> None:
 @pytest.mark.rule("sync-27")
 def test_not_modified_and_pending_is_summarised_from_the_copy(project: Project) -> None:
     pending_url(project, Page("page", etag='"1"'))
-    project.clock.advance(INTERVAL)
-    report = project.run()
+    report = project.run(after=INTERVAL)
     record = project.record(URL)
     assert did(project) == ([URL], [URL])
     assert project.summariser.texts[URL] == "page"
@@ -116,8 +112,7 @@ def test_not_modified_and_failing_again_stays_pending_with_its_normal_next_check
     pending_url(project, Page("page", etag='"1"'))
     before = project.record(URL)
     project.summariser.always = fault
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     after = project.record(URL)
     assert changed_fields(before, after) == {"fetch_status", "last_fetched_at", "next_check_at"}
     assert after["url"]["next_check_at"] == text_at(2 * INTERVAL)
@@ -129,8 +124,7 @@ def test_a_page_that_was_sent_again_without_change_costs_no_summary(project: Pro
     settled(project, Page("page", etag='"1"', last_modified="Monday"))
     before = project.record(URL)
     project.serve(URL, Page("page\r\n\r\n", etag='"2"'))
-    project.clock.advance(INTERVAL)
-    report = project.run()
+    report = project.run(after=INTERVAL)
     after = project.record(URL)
     assert did(project) == ([], [URL])
     assert changed_fields(before, after) == {"etag", "last_fetched_at", "next_check_at"}
@@ -145,8 +139,7 @@ def test_a_page_that_was_sent_again_without_change_costs_no_summary(project: Pro
 def test_a_changed_page_is_summarised_and_rests_for_the_interval(project: Project) -> None:
     settled(project, Page("page", etag='"1"'))
     project.serve(URL, Page("new page", etag='"2"', last_modified="Tuesday"))
-    project.clock.advance(INTERVAL)
-    report = project.run()
+    report = project.run(after=INTERVAL)
     record = project.record(URL)
     assert did(project) == ([URL], [URL])
     assert record["summary_text"] == summary_of(URL, "new page")
@@ -165,8 +158,7 @@ def test_a_page_that_once_comes_without_validators_is_not_confirmed_by_the_old_o
     settled(project, page)
     for served in (Page("Down for maintenance"), page):
         project.serve(URL, served)
-        project.clock.advance(INTERVAL)
-        project.run()
+        project.run(after=INTERVAL)
     assert project.index == entry(URL, "Rivers of Europe")
 
 
@@ -176,8 +168,7 @@ def test_a_page_with_an_empty_summary_is_summarised_when_it_comes_again(project:
     empty = project.state
     empty["sources"][URL]["summary_text"] = "  "
     project.places.cache.write_text(json.dumps(empty))
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     assert did(project) == ([URL], [URL])
     assert project.index == entry(URL, "page")
 
@@ -185,8 +176,7 @@ def test_a_page_with_an_empty_summary_is_summarised_when_it_comes_again(project:
 @pytest.mark.rule("sync-28")
 def test_a_pending_page_that_comes_again_unchanged_is_summarised(project: Project) -> None:
     pending_url(project, Page("page"))
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     assert did(project) == ([URL], [URL])
     assert project.record(URL)["summary_pending"] is False
 
@@ -233,8 +223,7 @@ def test_a_failed_summary_after_a_fetch_keeps_the_old_one_and_checks_again_after
     assert project.index == entry(URL, "page")
     assert report.pending == 1
     project.summariser.always = None
-    project.clock.advance(TICK)
-    project.run()
+    project.run(after=TICK)
     assert project.pages.requests == [Request(URL, '"2"')]
     assert project.index == entry(URL, "new page")
 
@@ -245,8 +234,7 @@ def test_a_failed_check_sets_status_and_next_check_and_leaves_the_content(projec
     settled(project, Page("page", etag='"1"'))
     before, index, copy = project.record(URL), project.index, project.copy_of(URL).read_bytes()
     project.serve(URL, Page("gone").failing(status))
-    project.clock.advance(INTERVAL)
-    report = project.run()
+    report = project.run(after=INTERVAL)
     after = project.record(URL)
     assert changed_fields(before, after) == {"fetch_status", "next_check_at", "problem"}
     assert after["url"]["fetch_status"] == status
@@ -254,11 +242,9 @@ def test_a_failed_check_sets_status_and_next_check_and_leaves_the_content(projec
     assert (project.index, project.copy_of(URL).read_bytes(), did(project)) == (index, copy, ([], [URL]))
     assert (report.failed, report.problems) == (1, ((URL, f"scripted {status}"),))
     project.serve(URL, Page("page", etag='"1"'))
-    project.clock.advance(TICK - 1)
-    project.run()
+    project.run(after=TICK - 1)
     assert project.pages.urls == []
-    project.clock.advance(1)
-    project.run()
+    project.run(after=1)
     assert project.record(URL)["url"]["fetch_status"] == "not_modified"
     assert project.record(URL)["url"]["problem"] == ""
 
@@ -271,18 +257,15 @@ def test_a_server_that_asks_for_a_pause_gets_it_for_all_its_pages(project: Proje
         settled(project, Page("page"), url)
     before = project.record(urls[1])
     project.serve(urls[0], Page().failing("error", retry_after_seconds=2 * INTERVAL))
-    project.clock.advance(INTERVAL)
-    report = project.run()
+    report = project.run(after=INTERVAL)
     assert project.pages.urls == [urls[0], OTHER]
     assert project.record(urls[0])["url"]["next_check_at"] == text_at(INTERVAL + TICK), "the record knows no pause"
     assert project.record(urls[1]) == before, "the others are left for a later run"
     assert report.failed == 3
     project.serve(urls[0], Page("page"))
-    project.clock.advance(2 * INTERVAL - 1)
-    project.run()
+    project.run(after=2 * INTERVAL - 1)
     assert project.pages.urls == [OTHER], "also by another run, until the pause is over"
-    project.clock.advance(1)
-    project.run()
+    project.run(after=1)
     assert project.pages.urls == urls
     assert "pauses" not in project.state
 
@@ -309,8 +292,7 @@ def test_a_check_that_took_longer_than_a_tick_is_not_due_again_when_it_ends(proj
     settled(project, Page("page", etag='"1"'))
     project.serve(URL, Page().failing("timeout"))
     project.pages.on_request = lambda _: project.clock.advance(2 * TICK)
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     assert project.record(URL)["url"]["next_check_at"] == text_at(INTERVAL + 3 * TICK)
     project.run()
     assert project.pages.urls == []
@@ -360,8 +342,7 @@ def test_a_refresh_asks_for_the_chosen_pages_before_their_time_and_for_no_others
 def test_a_page_that_comes_with_one_validator_keeps_the_other(project: Project) -> None:
     settled(project, Page("page", etag='"1"', last_modified="Monday"))
     project.serve(URL, Page("new page", etag='"2"'))
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     url = project.record(URL)["url"]
     assert (url["etag"], url["last_modified"]) == ('"2"', "Monday")
 
@@ -370,8 +351,7 @@ def test_a_page_that_comes_with_one_validator_keeps_the_other(project: Project) 
 def test_a_pending_url_that_is_not_due_is_summarised_from_its_copy_without_a_request(project: Project) -> None:
     pending_url(project, Page("page", etag='"1"'))
     before = project.record(URL)
-    project.clock.advance(10)
-    report = project.run()
+    report = project.run(after=10)
     after = project.record(URL)
     assert did(project) == ([URL], [])
     assert project.summariser.texts[URL] == "page"
@@ -393,8 +373,7 @@ def test_a_pending_url_that_fails_again_keeps_its_record_whole(project: Project,
     pending_url(project, Page("page"))
     before = project.record(URL)
     project.summariser.always = fault
-    project.clock.advance(10)
-    project.run()
+    project.run(after=10)
     assert project.record(URL) == before
     assert did(project) == ([URL], [])
 
@@ -420,8 +399,7 @@ def test_a_pending_url_without_copy_keeps_its_record_and_is_fetched_when_due(pro
     assert project.record(URL) == before
     assert did(project) == ([], [])
     assert (report.pending, [source for source, _ in report.problems]) == (1, [URL])
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     assert did(project) == ([URL], [URL])
     assert project.index == entry(URL, "page")
 
@@ -433,8 +411,7 @@ def test_not_modified_without_copy_stays_pending(project: Project) -> None:
     project.copy_of(URL).unlink()
     project.pages.always_not_modified.add(URL)
     before = project.record(URL)
-    project.clock.advance(INTERVAL)
-    project.run()
+    project.run(after=INTERVAL)
     assert changed_fields(before, project.record(URL)) <= {"fetch_status", "last_fetched_at", "next_check_at"}
     assert project.summariser.calls == []
 
@@ -444,8 +421,7 @@ def test_not_modified_without_copy_stays_pending(project: Project) -> None:
 def test_a_page_without_copy_is_fetched_whole_when_it_is_due(project: Project) -> None:
     settled(project, Page("page", etag='"1"'))
     project.copy_of(URL).unlink()
-    project.clock.advance(INTERVAL)
-    report = project.run()
+    report = project.run(after=INTERVAL)
     assert project.pages.requests == [Request(URL)]
     assert project.copy_of(URL).read_text() == "page"
     assert (report.fetched, report.unchanged, report.pending) == (1, 1, 0)

@@ -12,6 +12,7 @@ from pair.sync import store
 from pair.sync.discover import SyncPaths
 from pair.sync.rules import SyncSettings
 from pair.sync.state import format_index
+from support.errors import raises_code
 from support.sync_parts import UNUSABLE, Page, Project, copy_as_if_killed, hash_of, places_in
 from support.sync_runs import INTERVAL, URL, did, entry, text_at
 
@@ -61,8 +62,7 @@ def test_a_summary_is_kept_as_it_is_and_shown_without_blank_lines(project: Proje
 @pytest.mark.rule("sync-40")
 def test_the_state_has_these_fields_at_the_top(project: Project) -> None:
     project.write("a.md", "text")
-    project.clock.advance(0.25)
-    project.run()
+    project.run(after=0.25)
     state = project.state
     assert isinstance(state["schema_version"], int)
     assert state["generated_at"] == text_at(0.25)
@@ -162,9 +162,8 @@ def test_a_state_that_cannot_be_read_stops_the_run_is_kept_and_reported(project:
     project.run()
     index = project.index
     project.places.cache.write_bytes(content)
-    with pytest.raises(errors.DataError) as caught:
+    with raises_code("E102", errors.DataError) as caught:
         project.run()
-    assert caught.value.code == "E102"
     assert Path(caught.value.details["kept_at"]).read_bytes() == content
     assert (project.index, did(project)) == (index, ([], []))
     assert project.run().added == 1, "the next run builds it anew, as the error says"
@@ -178,9 +177,8 @@ def test_a_state_that_was_cut_off_is_noticed_also_when_nothing_changed(project: 
     project.run()
     content = project.places.cache.read_bytes()
     project.places.cache.write_bytes(content[: int(kept * len(content))])
-    with pytest.raises(errors.DataError) as caught:
+    with raises_code("E102", errors.DataError):
         project.run()
-    assert caught.value.code == "E102"
 
 
 @pytest.mark.rule("sync-52")
