@@ -20,21 +20,21 @@ MAX_PARAMETERS = 6
 MAX_PARTICIPLES = 40
 MAX_METHODS = 16
 BUDGETS = {
-    ".": (2380, 10),
-    "ai": (2370, 14),
-    "app": (7100, 45),
-    "auth": (910, 6),
-    "blobs": (1780, 10),
-    "client": (750, 4),
-    "engine": (12550, 54),
-    "evaluation": (330, 3),
-    "kb": (4700, 19),
-    "librarians": (3330, 17),
-    "packages": (5340, 19),
-    "sync": (3050, 16),
-    "testing": (880, 7),
-    "text": (1440, 8),
-    "web": (1220, 6),
+    ".": (2460, 10),  # the one retry policy, and the hits of a search
+    "ai": (1790, 11),
+    "app": (7600, 33),  # response models: every 200 of the API has a schema
+    "auth": (890, 6),
+    "blobs": (1690, 7),
+    "client": (670, 3),
+    "engine": (11760, 45),
+    "evaluation": (320, 2),
+    "kb": (3970, 14),
+    "librarians": (3010, 12),
+    "packages": (4970, 15),
+    "sync": (2950, 12),
+    "testing": (870, 7),
+    "text": (1720, 6),  # the one reader of Markdown, for summaries and quotations too
+    "web": (1050, 5),
 }
 """Lines and files of each package."""
 MAY_BE_INHERITED = {"ContractValue"}
