@@ -205,7 +205,7 @@ class Reference:
             if page.failure.retry_after_seconds:
                 self.pauses[host] = later(min(page.failure.retry_after_seconds, WEEK), now)
             if record is not None:
-                self._set(url, record | {"fetch_status": page.failure.status, "next_check_at": later(TICK, now)})
+                self._set(url, record | {"fetch_status": page.failure.kind, "next_check_at": later(TICK, now)})
             return
         fetched = {"last_fetched_at": now, "next_check_at": later(INTERVAL, now)}
         if record is not None and page.matches(etag, date):

@@ -187,7 +187,7 @@ def python_names() -> str:
 
 
 def _signature(value: Any) -> str:
-    function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    function = value.__get__(None, object) if isinstance(value, staticmethod | classmethod) else value
     try:
         parameters = inspect.signature(function).parameters if callable(function) else None
     except (TypeError, ValueError):
