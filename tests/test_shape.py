@@ -22,7 +22,7 @@ MAX_METHODS = 16
 BUDGETS = {
     ".": (2460, 10),  # the one retry policy, and the hits of a search
     "ai": (1790, 11),
-    "app": (7600, 33),  # response models: every 200 of the API has a schema
+    "app": (7610, 33),  # response models: every 200 of the API has a schema; two hot routes
     "auth": (890, 6),
     "blobs": (1690, 7),
     "client": (670, 3),

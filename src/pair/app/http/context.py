@@ -4,13 +4,12 @@ import asyncio
 import collections
 import hashlib
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request, Security
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.responses import Response
 
@@ -352,7 +351,7 @@ async def admit(given: Request, scope: Scope) -> HttpRequest:
     return request
 
 
-async def _admit_anyone(given: Request) -> HttpRequest:
+async def admit_anyone(given: Request) -> HttpRequest:
     request = _check_origin(given)
     share.set(ThreadShare(f"unknown {client_address(request.scope)}", request.context.settings.client_workers))
     return request
@@ -384,19 +383,8 @@ def client_address(scope: Any) -> str:
         return hashlib.sha256(host.encode()).hexdigest()[:12]
 
 
-Anyone = Annotated[HttpRequest, Depends(_admit_anyone)]
+Anyone = Annotated[HttpRequest, Depends(admit_anyone)]
 Reader = Annotated[HttpRequest, Security(_admit_scope, scopes=["read"])]
 Writer = Annotated[HttpRequest, Security(_admit_scope, scopes=["write"])]
 Admin = Annotated[HttpRequest, Security(_admit_scope, scopes=["admin"])]
 """The request of a caller who may do this."""
-
-
-class HotRoute(APIRoute):
-    """A route for readers that calls its handler at once: FastAPI's dependencies cost as much as a cached answer."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        async def handle(given: Request) -> Response:
-            response: Response = await self.endpoint(await admit(given, "read"))
-            return response
-
-        return handle

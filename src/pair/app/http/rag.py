@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from pair import clock, errors
 from pair.app.http import responses, schemas
-from pair.app.http.context import Admin, HotRoute, HttpRequest, Reader, Writer
+from pair.app.http.context import Admin, HttpRequest, Reader, Writer
 from pair.app.http.openapi import describe
 from pair.app.http.response_cache import CachedResponse
 from pair.app.http.responses import JSON, LINES, Streamed, answer
@@ -28,7 +28,6 @@ from pair.librarians.threads import share
 from pair.values import Document, Hits, SearchOptions
 
 router = APIRouter()
-hot_router = APIRouter(route_class=HotRoute)
 
 _MOST_DIFF_LINES = 200
 """Of one document."""
@@ -38,7 +37,7 @@ _MOST_DIFF_CHARACTERS = 1_000_000
 Json = dict[str, Any]
 
 
-@hot_router.post(
+@router.post(
     "/rag/query",
     **describe(schemas.QueryResponse, "The matching passages, best first.", 404, body=schemas.QueryRequest),
 )
