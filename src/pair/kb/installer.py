@@ -224,6 +224,7 @@ class Installer:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
                 scratch = files.resolve(Path(temporary) / "kb")
             fetcher = self._open_fetcher(source, stack) if source.requires_download and not offline else None
+            cache = self._cache(token)
             kb_id = request.kb_id or record.find_kb_id(request.target, default_target=self.default_target)
 
             @functools.cache
@@ -235,7 +236,7 @@ class Installer:
             selection = IndexSelection(request.with_index)
             if not as_a_whole:
                 selection = IndexSelection(request.with_index, lambda path: open_index().holds(path))
-            contents = SourceContents(self._cache(token), fetcher, settings, token, signatures, selection)
+            contents = SourceContents(cache, fetcher, settings, token, signatures, selection)
             content = stack.enter_context(
                 contents.offer(source, request.target, revalidate=revalidate, scratch=scratch)
             )
