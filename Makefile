@@ -20,6 +20,7 @@ check: $(VENV)/ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python docs/check_words.py
 	$(BIN)/hadolint deploy/Dockerfile
 
 # The linter of compose files comes from npm, so it is not part of check.
@@ -48,6 +49,7 @@ conformance: $(VENV)/ready-dev
 bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/packages.py
+	$(BIN)/python benchmarks/crawl.py
 	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/librarians.py
 	$(BIN)/python benchmarks/serving.py
@@ -58,12 +60,13 @@ bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(if $(CORPUS),$(BIN)/python benchmarks/scale.py $(CORPUS))
 	$(if $(JUDGED),$(BIN)/python benchmarks/answers.py $(JUDGED))
 	$(if $(JUDGED),$(BIN)/python benchmarks/quality.py $(JUDGED),@echo "quality is measured on judged sets: make bench JUDGED=FOLDER")
+	$(if $(JUDGED),$(BIN)/python benchmarks/fusion.py $(JUDGED))
 
 # Exact versions with hashes and without any index address.
 lock: $(VENV)/ready-dev
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock
-	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --extra s3 --extra redis --extra documents --extra otel --group image -c requirements-dev.lock -o deploy/requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --extra s3 --extra redis --extra documents --extra code --extra otel --group image -c requirements-dev.lock -o deploy/requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev --group bench -c requirements-dev.lock -o requirements-bench.lock
 
 # Programs that the tests and benchmarks run against for real. At run level 1 none of them is started as a service.

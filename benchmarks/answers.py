@@ -1,109 +1,321 @@
-"""Is an answer that claims to be sure right more often than one that does not?
+"""Are answers without a model right, and can their confidence be believed?
 
-    python benchmarks/answers.py FOLDER [--embedder NAME] [--set NAME ...] [--limit-queries N]
+    python benchmarks/answers.py [--half development|held-out] [--sets FOLDER] [--fit]
 
-FOLDER holds judged sets, each a folder as `pair eval` takes it. Each question is asked of a shelf without a language
-model, with default settings. An answer is right when its first source is a document that was judged relevant. Besides,
-each KB is asked questions of the other sets, which it cannot answer: an honest shelf says so, or is not sure.
+Asks the questions of `questions.jsonl` of a KB of documentation (documentation.py), with default settings and no
+language model. A question has a pattern that a right answer matches; those without a pattern cannot be answered by the
+KB. What counts is the quoted answer, or the first block where only passages are shown. 200 lines of gibberish and
+greetings are asked besides.
+
+Half of the documents, by the hash of their names, are set aside with their questions: rules and coefficients were made
+with the development half alone. `--fit` prints the coefficients that `confidence.py` has, from the development half and
+two thirds of the judged sets of FOLDER, each a folder as `pair eval` takes it. Without `--fit`, `--sets` reports how
+often the first source of an answer was judged relevant, and how questions of other sets are refused.
 """
 
 import argparse
 import asyncio
 import dataclasses
+import hashlib
+import itertools
+import json
+import random
+import re
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pair.evaluation.measure import JudgedSet, is_judged_set, read_judged_set
+import numpy as np
+
+from documentation import read_documentation
+from pair.evaluation.measure import is_judged_set, read_judged_set
 from pair.kb.kb import KnowledgeBase
-from pair.kb.open import temporary_kb
+from pair.kb.open import open_kb, temporary_kb
+from pair.librarians.confidence import ANSWER_FROM, COEFFICIENTS, NOTHING_BELOW
 from pair.librarians.kb_librarian import KbLibrarian
 from pair.settings import Settings
 
+QUESTIONS = Path(__file__).parent / "questions.jsonl"
 FOREIGN = 40
-"""Questions from each other set."""
-BANDS = ((0.8, 1.01, "≥ 0.8"), (0.5, 0.8, "0.5 – 0.8"), (0.0, 0.5, "< 0.5"))
+"""Questions from each other judged set."""
+BANDS = (0.0, 0.15, 0.3, 0.5, 0.65, 0.8, 1.01)
+SURE = 0.8
+OUTCOME_BANDS = (0.0, NOTHING_BELOW, ANSWER_FROM, SURE, 1.01)
+"""Nothing, passages, answers, and those that are sure."""
+UNANSWERABLE = frozenset({"plausible", "off-topic"})
+_GREETINGS = """hi|hello there|good morning|hey, how are you?|thanks a lot!|who are you?|what can you do?|bye|ok|help
+what is this about?|what do you know?|are you there?|thank you very much|good evening everyone|is anybody there?
+tell me a joke|what is in this knowledge base?|hello! who are you and what can you do?|please help me"""
+GREETINGS = re.split(r"[|\n]", _GREETINGS)
+SYLLABLES = ("ka", "lo", "mi", "zu", "ter", "vop", "rin", "sha", "dun", "bek", "ool", "ish", "gra", "fen")
+PENALTY = 1.0
+JUDGED_SHARE = 0.5
+"""What all judged sets together weigh in the fit, beside the questions about documentation."""
 
 
 @dataclass(frozen=True)
-class Answered:
+class Asked:
+    """A question, and what was answered."""
+
+    question: str
+    kind: str
+    outcome: str
     confidence: float
     is_right: bool
-    is_refused: bool
+    answer: str
+    is_right_quoted: bool
+    """Whether the best blocks are right, whatever the outcome: what confidence is fitted to."""
+    features: dict[str, float]
+    seconds: float
+    weight: float = 1.0
 
 
-async def ask_all(kb: KnowledgeBase, questions: Sequence[tuple[str, frozenset[str]]]) -> list[Answered]:
-    """`questions`: each with the documents that answer it."""
-    shelf = KbLibrarian(kb.collection)
-    found = []
-    for text, relevant in questions:
-        response = await shelf(text)
+def read_questions(half: str) -> list[dict[str, Any]]:
+    questions = map(json.loads, QUESTIONS.read_text().splitlines())
+    return [each for each in questions if half in {"all", half_of(each.get("documents", [each["question"]])[0])}]
+
+
+def half_of(name: str) -> str:
+    return "development" if hashlib.sha256(name.encode()).digest()[0] % 2 else "held-out"
+
+
+def make_gibberish() -> list[str]:
+    """Return 200 lines: greetings in several spellings, random letters, and syllables that look like words."""
+    chance = random.Random(19)
+    lines = [
+        chance.choice([str.lower, str.upper, str.title])(each) + mark for each in GREETINGS for mark in ("", " :-)")
+    ]
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    while len(lines) < 200:
+        parts: Sequence[str] = letters if len(lines) % 2 else SYLLABLES
+        words = ("".join(chance.choices(parts, k=chance.randint(2, 8))) for _ in range(chance.randint(1, 6)))
+        lines.append(" ".join(words) + chance.choice(["", "?"]))
+    return lines
+
+
+def ask_all(kb: KnowledgeBase, questions: Iterable[tuple[str, str, Callable[[str, str], bool]]]) -> list[Asked]:
+    """`questions`: each with its kind, and whether an answer with its first document is right."""
+    librarian = KbLibrarian(kb.collection)
+    asked = []
+    for text, kind, is_right in questions:
+        began_at = time.perf_counter()
+        response = asyncio.run(librarian(text))
+        seconds = time.perf_counter() - began_at
         if response.error is not None:
             raise RuntimeError(response.error.message)
+        outcome, answer = response.metadata["outcome"], response.answer or ""
         first = response.sources[0].provenance if response.sources else None
-        found.append(
-            Answered(
+        shown = answer if outcome == "answer" else [*answer.split("\n\n"), ""][1]
+        findings = librarian.find(text)
+        ranking = findings.ranking
+        quotes = ranking.choose_answer() if ranking else []
+        document = findings.hits[quotes[0].passage].document_id if quotes else ""
+        asked.append(
+            Asked(
+                text,
+                kind,
+                outcome,
                 response.confidence or 0.0,
-                first is not None and first.document_id in relevant,
-                bool(response.metadata.get("nothingRelevant")),
+                outcome != "nothing" and is_right(shown, first.document_id if first else ""),
+                answer,
+                is_right(" ".join(quote.text for quote in quotes), document),
+                ranking.describe_best() if ranking else {},
+                seconds,
             )
         )
-    return found
+    return asked
 
 
-def questions_of(judged: JudgedSet, limit: int | None) -> list[tuple[str, frozenset[str]]]:
-    ids = frozenset(document.id for document in judged.documents())
-    queries = judged.select(ids, limit=limit).queries
-    return [(each.text, frozenset(name for name, grade in each.grades.items() if grade > 0)) for each in queries]
+def match_pattern(pattern: str | None) -> Callable[[str, str], bool]:
+    def is_right(shown: str, _: str) -> bool:
+        plain = " ".join(re.sub(r"\n>|[`*]", lambda mark: " " * (mark[0][0] == "\n"), shown).split())
+        return pattern is not None and re.search(pattern, plain) is not None
+
+    return is_right
 
 
-def rows(name: str, own: Sequence[Answered], foreign: Sequence[Answered]) -> Iterator[str]:
-    cells = []
-    for least, below, _ in BANDS:
-        band = [each for each in own if least <= each.confidence < below and not each.is_refused]
-        right = sum(each.is_right for each in band)
-        cells.append(f"{right / len(band):.2f} of {len(band)}" if band else "–")
-    refused = sum(each.is_refused for each in own) / len(own)
-    wrong = sum(each.is_refused for each in foreign) / len(foreign) if foreign else 0.0
-    sure = sum(each.confidence >= BANDS[0][0] for each in foreign) / len(foreign) if foreign else 0.0
-    yield f"| {name} | {' | '.join(cells)} | {refused:.0%} | {wrong:.0%} | {sure:.1%} |"
+def open_documentation(folder: Path) -> KnowledgeBase:
+    """Return the KB of the documentation; make it in the folder if it is not there."""
+    documents = read_documentation(folder / "texts.jsonl")
+    engine = dataclasses.replace(
+        Settings().engine, store=str(folder / "kb" / "store"), cache_dir=str(folder / "kb" / "cache")
+    )
+    is_made = (folder / "kb" / "store").exists()
+    kb = open_kb("documentation", settings=Settings(engine=engine))
+    if not is_made:
+        kb.upsert(documents)
+    return kb
+
+
+# ── figures ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def auroc(right: Sequence[float], wrong: Sequence[float]) -> float:
+    """Return how often a right answer has the higher confidence."""
+    pairs = [(a > b) + 0.5 * (a == b) for a in right for b in wrong]
+    return sum(pairs) / len(pairs) if pairs else float("nan")
+
+
+def split_bands(asked: Sequence[Asked], limits: Sequence[float]) -> Iterator[tuple[str, list[Asked]]]:
+    for low, high in itertools.pairwise(limits):
+        band = [each for each in asked if low <= each.confidence < high]
+        if band:
+            yield f"{low:.2f} – {min(high, 1):.2f}", band
+
+
+def calibration_error(asked: Sequence[Asked], limits: Sequence[float]) -> float:
+    """Return the mean distance between the confidence of a band and its share of right answers."""
+    bands = (band for _, band in split_bands(asked, limits))
+    return sum(abs(sum(each.confidence - each.is_right for each in band)) for band in bands) / len(asked)
+
+
+def separate(asked: Sequence[Asked]) -> float:
+    return auroc(
+        [each.confidence for each in asked if each.is_right], [each.confidence for each in asked if not each.is_right]
+    )
+
+
+def report(name: str, asked: Sequence[Asked]) -> None:
+    others = [each for each in asked if each.kind in UNANSWERABLE]
+    answerable = [each for each in asked if each.kind not in UNANSWERABLE]
+    shown = [each for each in asked if each.outcome != "nothing"]
+    right = sum(each.is_right for each in answerable)
+    sure = [each for each in asked if each.confidence >= SURE]
+    wrong = sum(not each.is_right for each in sure)
+    refused = sum(each.outcome != "answer" for each in others)
+    milliseconds = 1000 * sum(each.seconds for each in asked) / len(asked)
+    print(f"\n### {name}: {len(answerable)} answerable and {len(others)} unanswerable questions\n")
+    print(f"| | |\n|---|---|\n| right in what is shown, of the answerable | {right / len(answerable):.0%} ({right}) |")
+    print(
+        f"| wrong at confidence ≥ {SURE}, of all | {wrong / len(asked):.1%} ({wrong} of {len(sure)} that are so sure) |"
+    )
+    print(f"| refused or passages without a claim, of the unanswerable | {refused / len(others):.0%} ({refused}) |")
+    print(f"| AUROC of confidence, right against wrong: all questions | {separate(asked):.2f} |")
+    print(f"| the same, where anything is shown | {separate(shown):.2f} |")
+    for limits in (OUTCOME_BANDS, BANDS):
+        error = calibration_error(asked, limits)
+        print(f"| expected calibration error, {len(limits) - 1} bands of confidence | {error:.3f} |")
+    print(f"| time for a question | {milliseconds:.0f} ms |")
+    print("\n| outcome | answerable | right | unanswerable |\n|---|---|---|---|")
+    for outcome in ("answer", "passages", "nothing"):
+        own = [each for each in answerable if each.outcome == outcome]
+        foreign = sum(each.outcome == outcome for each in others)
+        print(f"| {outcome} | {len(own)} | {sum(each.is_right for each in own)} | {foreign} |")
+    print("\n| confidence | questions | mean | right |\n|---|---|---|---|")
+    for label, band in split_bands(asked, BANDS):
+        mean, share = np.mean([each.confidence for each in band]), np.mean([each.is_right for each in band])
+        print(f"| {label} | {len(band)} | {mean:.2f} | {share:.2f} |")
+    print("\n| kind | questions | right |\n|---|---|---|")
+    for kind in sorted({each.kind for each in answerable}):
+        own = [each for each in answerable if each.kind == kind]
+        print(f"| {kind} | {len(own)} | {sum(each.is_right for each in own)} |")
+
+
+# ── judged sets ────────────────────────────────────────────────────────────────────────────────────
+
+
+def ask_judged(folder: Path, limit: int) -> dict[str, tuple[list[Asked], list[Asked]]]:
+    """Return for each set its own questions and those of other sets, as they were answered."""
+    judged = {path.name: read_judged_set(path) for path in sorted(folder.iterdir()) if is_judged_set(path)}
+    queries = {
+        name: each.select(frozenset(document.id for document in each.documents()), limit=limit).queries
+        for name, each in judged.items()
+    }
+    answered = {}
+    for name, each in judged.items():
+        own = [
+            (query.text, "judged", match_document(frozenset(key for key, grade in query.grades.items() if grade > 0)))
+            for query in queries[name]
+        ]
+        foreign = [
+            (query.text, "off-topic", match_document(frozenset()))
+            for other, others in queries.items()
+            if other != name
+            for query in others[:: max(1, len(others) // FOREIGN)][:FOREIGN]
+        ]
+        with temporary_kb(Settings()) as kb:
+            kb.upsert(each.documents())
+            answered[name] = ask_all(kb, own), ask_all(kb, foreign)
+    return answered
+
+
+def match_document(relevant: frozenset[str]) -> Callable[[str, str], bool]:
+    return lambda _, document_id: document_id in relevant
+
+
+def report_judged(answered: dict[str, tuple[list[Asked], list[Asked]]]) -> None:
+    print("\n| set | ≥ 0.8 | 0.5 – 0.8 | < 0.5 | nothing | foreign answered | foreign ≥ 0.8 |")
+    print("|---|---|---|---|---|---|---|")
+    for name, (own, foreign) in answered.items():
+        cells = []
+        for low, high in ((SURE, 1.01), (0.5, SURE), (0.0, 0.5)):
+            band = [each for each in own if low <= each.confidence < high and each.outcome != "nothing"]
+            cells.append(f"{np.mean([each.is_right for each in band]):.2f} of {len(band)}" if band else "–")
+        nothing = np.mean([each.outcome == "nothing" for each in own])
+        answers = np.mean([each.outcome == "answer" for each in foreign]) if foreign else 0.0
+        sure = np.mean([each.confidence >= SURE for each in foreign]) if foreign else 0.0
+        print(f"| {name} | {' | '.join(cells)} | {nothing:.0%} | {answers:.0%} | {sure:.1%} |")
+
+
+# ── fitting ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fit(asked: Sequence[Asked]) -> dict[str, float]:
+    """Return the coefficients of a logistic regression, by Newton's method with a small penalty."""
+    names = [name for name in COEFFICIENTS if name != "constant"]
+    usable = [each for each in asked if each.features]
+    rows = np.array([[1.0, *(each.features[name] for name in names)] for each in usable])
+    right = np.array([each.is_right_quoted for each in usable], float)
+    weights = np.array([each.weight for each in usable])
+    found = np.zeros(len(names) + 1)
+    penalty = np.diag([0.0] + [PENALTY] * len(names))
+    for _ in range(50):
+        likely = 1 / (1 + np.exp(-rows @ found))
+        slope = rows.T @ (weights * (right - likely)) - penalty @ found
+        bend = (rows * (weights * likely * (1 - likely))[:, None]).T @ rows + penalty
+        found = found + np.linalg.solve(bend, slope)
+    return dict(zip(["constant", *names], np.round(found, 2).tolist(), strict=True))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--embedder", default=Settings().engine.embedder)
-    parser.add_argument("--set", nargs="+", dest="sets", help="only these")
-    parser.add_argument("--limit-queries", type=int, help="only the first of each set, for a quick look")
+    parser.add_argument("--half", choices=("development", "held-out"), default="held-out")
+    parser.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir(), "pair-answers"), help="keeps the texts and the KB"
+    )
+    parser.add_argument("--sets", type=Path, help="a folder of judged sets")
+    parser.add_argument("--limit-queries", type=int, default=300, help="of each judged set")
+    parser.add_argument("--fit", action="store_true", help="print coefficients")
+    parser.add_argument("--verbose", action="store_true", help="print every answer")
     given: Any = parser.parse_args()
-    folders = [path for path in sorted(given.folder.iterdir()) if is_judged_set(path)]
-    folders = [path for path in folders if given.sets is None or path.name in given.sets]
-    if not folders:
-        parser.error(f"no judged sets in {given.folder}")
-    asked = {path.name: questions_of(read_judged_set(path), given.limit_queries) for path in folders}
-    settings = Settings(engine=dataclasses.replace(Settings().engine, embedder=given.embedder))
-    print(f"### {given.embedder}: share of right answers, by confidence\n")
-    heads = [f"confidence {label}" for _, _, label in BANDS]
-    print(f"| set | {' | '.join(heads)} | not answered | foreign questions not answered | foreign ≥ 0.8 |")
-    print("|---|---|---|---|---|---|---|", flush=True)
-    everything: list[Answered] = []
-    everything_foreign: list[Answered] = []
-    for path in folders:
-        others = [
-            (text, frozenset[str]())
-            for name, questions in asked.items()
-            if name != path.name
-            for text, _ in questions[:: max(1, len(questions) // FOREIGN)][:FOREIGN]
-        ]
-        with temporary_kb(settings) as kb:
-            kb.upsert(read_judged_set(path).documents())
-            own, foreign = asyncio.run(ask_all(kb, asked[path.name])), asyncio.run(ask_all(kb, others))
-        everything += own
-        everything_foreign += foreign
-        print("\n".join(rows(path.name, own, foreign)), flush=True)
-    print("\n".join(rows("all", everything, everything_foreign)))
+    half = "development" if given.fit else given.half
+    questions = [(each["question"], each["kind"], match_pattern(each.get("right"))) for each in read_questions(half)]
+    with open_documentation(given.cache) as kb:
+        asked = ask_all(kb, questions)
+        gibberish = ask_all(kb, [(line, "gibberish", match_pattern(None)) for line in make_gibberish()])
+    for each in asked if given.verbose else ():
+        verdict = "right" if each.is_right else "wrong"
+        print(f"\n{each.question}\n{each.outcome} {each.confidence} {verdict}\n{each.answer}")
+    report(half, asked)
+    counts = Counter(each.outcome for each in gibberish)
+    answered, shown = counts["answer"], counts["passages"]
+    print(f"\nGibberish and greetings: {answered} answers and {shown} times passages in {len(gibberish)}")
+    judged = ask_judged(given.sets, given.limit_queries) if given.sets else {}
+    if judged:
+        report_judged(judged)
+    if given.fit:
+        every = [*asked, *gibberish[:: len(gibberish) // 20]]
+        for own, foreign in judged.values():
+            part = [each for number, each in enumerate([*own, *foreign]) if number % 3]
+            every += [
+                dataclasses.replace(each, weight=JUDGED_SHARE * len(asked) / len(part) / len(judged)) for each in part
+            ]
+        print(f"\n{json.dumps(fit(every), indent=4)}")
     return 0
 
 

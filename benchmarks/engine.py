@@ -540,13 +540,51 @@ def fan_out(folder: Path, data: Data) -> dict[str, float]:
     return {"shards": stats.shards, "recall": recall, "share": float(np.median(shares))}
 
 
+FILTERS: dict[str, Any] = {
+    "none": None,
+    "half": {"half": "a"},
+    "range of 90 %": {"share": {"gte": 10}},
+    "or, not, exists": {"$or": [{"share": {"lt": 5}}, {"$not": {"half": "a"}}], "nothing": {"exists": False}},
+    "2,000 values": {"number": list(range(0, 20_000, 10))},
+    "1 %": {"share": 7},
+    "one document": {"number": 77},
+}
+
+
+def filtered(folder: Path, data: Data) -> dict[str, float]:
+    """Median milliseconds of a search with each filter, in turns; and of the first search with a filter."""
+    from pair import Document
+
+    with pair_kb(folder) as kb:
+        kb.upsert(
+            Document(str(number), data.text(number), vector=vector, metadata=metadata)
+            for number, vector in enumerate(data.vectors)
+            for metadata in [
+                {"number": number, "half": "ab"[number % 2], "share": number % 100, "path": f"{number}.md"}
+            ]
+        )
+        kb.search_vector(data.queries[0], limit=HITS)
+    with pair_kb(folder) as kb:
+        kb.search_vector(data.queries[0], limit=HITS)
+        began = time.perf_counter()
+        kb.search_vector(data.queries[0], limit=HITS, filter=FILTERS["half"])
+        first = time.perf_counter() - began
+        seconds: dict[str, list[float]] = {name: [] for name in FILTERS}
+        for query in data.queries:
+            for name, condition in FILTERS.items():
+                began = time.perf_counter()
+                kb.search_vector(query, limit=HITS, filter=condition)
+                seconds[name].append(time.perf_counter() - began)
+    return {"first": first * 1000, **{name: float(np.median(taken)) * 1000 for name, taken in seconds.items()}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--documents", type=int, default=100_000)
     parser.add_argument("--large", type=int, default=1_000_000, help="largest KB of the growth table")
     parser.add_argument("--texts", type=Path, help="JSON lines with title and text, for vectors of real texts")
     parser.add_argument("--only", nargs="*", default=[], help="engines to compare")
-    parser.add_argument("--tables", nargs="*", default=["compare", "cold", "growth", "wear", "fan-out"])
+    parser.add_argument("--tables", nargs="*", default=["compare", "cold", "growth", "wear", "fan-out", "filters"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pair-bench-") as name:
         folder = Path(name)
@@ -575,6 +613,14 @@ def main() -> None:
                 f"a cold query fetches {figures['share']:.0%} of the KB",
                 flush=True,
             )
+        if "filters" in given.tables:
+            figures = in_a_process(filtered, folder / "filtered", data)
+            print(f"\n## Filters: {given.documents:,} documents, {HITS} hits\n")
+            print("| filter | p50 ms | of no filter |")
+            print("|---|---|---|")
+            for label in FILTERS:
+                print(f"| {label} | {figures[label]:.2f} | {figures[label] / figures['none']:.2f} |")
+            print(f"\nfirst search with a filter: {figures['first']:.1f} ms", flush=True)
         if "growth" in given.tables:
             growth(folder, [size for size in (1_000, 10_000, 100_000, given.large) if size <= given.large])
 

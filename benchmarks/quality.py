@@ -62,7 +62,7 @@ def measured(folder: Path, settings: Settings, limit: int | None) -> Result:
     queries = judged.select(ids, limit=limit).queries
     began = time.perf_counter()
     with temporary_kb(settings) as kb:
-        kb.upsert(judged.documents())
+        kb.upsert(judged.stored_documents())
         stored = time.perf_counter()
         result = measure_all(kb, queries, MODES, clock=SystemClock()).modes
     said = f"{len(ids):,} documents stored in {stored - began:.1f} s, {len(queries):,} queries"

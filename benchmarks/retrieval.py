@@ -155,7 +155,12 @@ class Pair:
         self._kb.upsert(documents_of(data))
 
     def ask(self, question: str, mode: str = "hybrid") -> list[tuple[int, str]]:
-        return [(int(hit.document_id), hit.text) for hit in self._kb.search(question, limit=HITS, mode=mode)]
+        """Return the hits, and the other documents that have the same text: pair folds copies into one hit."""
+        return [
+            (int(document), hit.text)
+            for hit in self._kb.search(question, limit=HITS, mode=mode)
+            for document in (hit.document_id, *(other.document_id for other in hit.also_in))
+        ]
 
 
 class Asked:

@@ -7,23 +7,26 @@ Ratios are of medians taken in turn, in one run; the growth of a first build is 
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import math
 import multiprocessing
+import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
 
 from pair.ai.summariser import ExtractiveSummariser
 from pair.clock import SystemClock
-from pair.kb.open import document_loader
+from pair.kb.open import open_reader
 from pair.kb.sync import SilentSyncObserver, SyncService
 from pair.settings import Settings
-from pair.sync.discover import SyncPaths
+from pair.sync.collection import CollectionSettings
+from pair.sync.discover import NamedCollection, SyncPaths
 from pair.sync.pages import WebPages
 from pair.sync.report import SyncReport
 from pair.sync.rules import FileSeen, SyncSettings
@@ -62,6 +65,9 @@ class UnsavedStore:
     def note_problems(self, problems: dict[str, str]) -> None:
         self.state.problems = problems
 
+    def note_reader(self, version: int, readers: list[str]) -> None:
+        self.state.reader_version, self.state.readers = version, readers
+
     def note_interval(self, seconds: float) -> None:
         self.state.interval_seconds = seconds
 
@@ -78,11 +84,11 @@ class UnsavedStore:
         self.state.skipped.pop(path)
 
 
-def make_files(folder: Path, count: int) -> None:
+def make_files(folder: Path, count: int, head: str = "") -> None:
     for number in range(count):
         path = folder / f"section-{number % 100}" / f"page-{number}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# Page {number}\n\n" + f"Sentence {number} of a page about subject {number % 97}. " * 8)
+        path.write_text(f"{head}# Page {number}\n\n" + f"Sentence {number} of a page about subject {number % 97}. " * 8)
 
 
 def places_in(folder: Path) -> SyncPaths:
@@ -90,10 +96,20 @@ def places_in(folder: Path) -> SyncPaths:
     return SyncPaths(folder / "files", home / "links.txt", home / "index.txt", home / "cache.json", home / "web-cache")
 
 
+def policy_of(places: SyncPaths) -> SyncSettings:
+    return SyncSettings(
+        sources_dir=str(places.sources_dir),
+        links_file_path=str(places.links_file),
+        index_path=str(places.index),
+        index_cache_path=str(places.cache),
+        web_fetch_cache_dir=str(places.page_copies),
+    )
+
+
 def first_build(places: SyncPaths, *, saved: bool) -> tuple[float, int]:
     """Seconds and bytes written."""
     shutil.rmtree(places.cache.parent, ignore_errors=True)
-    shop = SyncDependencies(InstantSummariser, None, None, SystemClock(), SilentSyncObserver())  # type: ignore[arg-type]
+    shop = SyncDependencies(InstantSummariser, None, open_reader(), SystemClock(), SilentSyncObserver())  # type: ignore[arg-type]
     run = SyncRun(SyncSettings(), places, shop)
     if not saved:
         run._store = UnsavedStore()  # type: ignore[assignment]  # noqa: SLF001 - the comparison asks for it
@@ -104,8 +120,8 @@ def first_build(places: SyncPaths, *, saved: bool) -> tuple[float, int]:
 def sync_index(settings: SyncSettings) -> SyncReport:
     """Sync as the command does, but for the KB."""
     paths = SyncService(Settings(kb=settings)).places
-    with contextlib.closing(WebPages(settings, paths.links_file, SystemClock())) as pages:
-        parts = SyncDependencies(ExtractiveSummariser, pages, document_loader(), SystemClock(), SilentSyncObserver())
+    with contextlib.closing(WebPages(settings, paths.links_files, SystemClock(), open_reader())) as pages:
+        parts = SyncDependencies(ExtractiveSummariser, pages, open_reader(), SystemClock(), SilentSyncObserver())
         return SyncRun(settings, paths, parts).run()
 
 
@@ -115,15 +131,9 @@ def build_seconds(places: SyncPaths, *, saved: bool) -> float:
 
 def bench_no_op(folder: Path, rounds: int) -> None:
     places = places_in(folder)
-    make_files(places.sources_dir, 20_000)
+    make_files(folder / "files", 20_000)
     first_build(places, saved=True)
-    policy = SyncSettings(
-        sources_dir=str(places.sources_dir),
-        links_file_path=str(places.links_file),
-        index_path=str(places.index),
-        index_cache_path=str(places.cache),
-        web_fetch_cache_dir=str(places.page_copies),
-    )
+    policy = policy_of(places)
     report = sync_index(policy)
     assert report.did_nothing, report
     ours, theirs = medians(
@@ -133,12 +143,63 @@ def bench_no_op(folder: Path, rounds: int) -> None:
     show("sync of 20,000 files with nothing to do: to walking them", ours / theirs, "at most 3", detail)
 
 
+def places_with_collections(folder: Path, counts: Sequence[int]) -> SyncPaths:
+    """Five folders with patterns, as collections."""
+    named = []
+    for number, count in enumerate(counts):
+        place = folder / f"collection-{number}"
+        make_files(place, count)
+        given = CollectionSettings(path=str(place), include=("**/*.md",), exclude=("drafts/", "*.tmp"))
+        named.append(NamedCollection(f"collection-{number}", given, place))
+    return dataclasses.replace(places_in(folder), collections=tuple(named), is_named_only=True)
+
+
+def measure_first_sync(folder: str, count: int, results: "multiprocessing.Queue[float]") -> None:
+    """Sync for the first time in a process of its own. Report the most memory that the process used, in MB."""
+    first_build(places_with_collections(Path(folder), [count // 5] * 5), saved=True)
+    results.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def bench_collections(folder: Path, rounds: int) -> None:
+    spawned = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[float] = spawned.Queue()
+    worker = spawned.Process(target=measure_first_sync, args=(str(folder), 100_000, results))
+    worker.start()
+    memory = results.get()
+    worker.join()
+    print(f"first sync of 100,000 files in 5 collections, without the KB: {memory:.0f} MB (at most 400)", flush=True)
+    places = places_with_collections(folder, [0] * 5)
+    shop = SyncDependencies(InstantSummariser, None, open_reader(), SystemClock(), SilentSyncObserver())  # type: ignore[arg-type]
+    assert SyncRun(SyncSettings(), places, shop).run().did_nothing
+    ours, theirs = medians(
+        rounds,
+        lambda: timed(lambda: SyncRun(SyncSettings(), places, shop).run()),
+        lambda: timed(lambda: [walk(str(path)) for path in places.folders.values()]),
+    )
+    detail = f"pair {ours * 1000:.0f} ms, walk {theirs * 1000:.0f} ms"
+    show("sync of 100,000 files in 5 collections with nothing to do: to walking", ours / theirs, "at most 3", detail)
+
+
+def bench_front_matter(folder: Path, rounds: int) -> None:
+    def sync_first(place: Path) -> float:
+        shutil.rmtree(place / "home", ignore_errors=True)
+        return timed(lambda: sync_index(policy_of(places_in(place))))
+
+    for name, head in (("with", "---\ntitle: Page\ntags: [a, b]\ndate: 2024-05-01\n---\n"), ("without", "")):
+        make_files(folder / name / "files", 20_000, head)
+    with_it, without = medians(
+        min(rounds, 3), lambda: sync_first(folder / "with"), lambda: sync_first(folder / "without")
+    )
+    detail = f"with {with_it:.1f} s, without {without:.1f} s; without the KB"
+    show("first sync of 20,000 Markdown files: front matter to none", with_it / without, "at most 1.15", detail)
+
+
 def bench_first_build(folder: Path, rounds: int) -> None:
     seconds: dict[int, float] = {}
     written: dict[int, int] = {}
     for count in (1_000, 5_000, 10_000):
         places = places_in(folder / str(count))
-        make_files(places.sources_dir, count)
+        make_files(folder / str(count) / "files", count)
         first_build(places, saved=False)
         saved, unsaved = medians(
             rounds,
@@ -222,6 +283,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="pair-bench-") as name:
         bench_no_op(Path(name) / "no-op", rounds)
+        bench_collections(Path(name) / "collections", rounds)
+        bench_front_matter(Path(name) / "front-matter", rounds)
         bench_first_build(Path(name) / "first", rounds)
         bench_pages(Path(name) / "pages")
 

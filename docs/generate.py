@@ -1,6 +1,6 @@
-"""Write the reference pages that repeat the code: command line, settings, errors, Python.
+"""Generator of the reference pages for the command line, settings, errors and Python.
 
-`python docs/generate.py` writes them. With `--check` nothing is written: it exits 1 and names the pages that are stale.
+`python docs/generate.py` writes the pages. `--check` writes nothing, names stale pages, and exits 1 if there are any.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from pair.app import render
 from pair.app.cli.commands import build
 from pair.auth import trust
 from pair.kb.maintenance import KbBackup, KbGraph, KbMaintenance, KbVersions
+from pair.sync.collection import CollectionSettings
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 PACKAGE = Path(inspect.getfile(pair)).resolve().parent
@@ -112,7 +113,8 @@ _WORDS: dict[Any, str] = {
     int: "whole number",
     float: "number",
     tuple[Any, ...]: "list",
-    tuple[str, ...]: "list of texts; in a variable with commas between them",
+    Mapping[str, CollectionSettings]: "collections by name",
+    tuple[str, ...]: "list of texts; separated by commas in a variable",
 }
 
 
@@ -120,11 +122,11 @@ def settings_page() -> str:
     used = _names_read_in_the_code()
     places = ", ".join(f"`./{place}`" for place in settings.CONFIG_PLACES)
     order = (
-        f"The configuration file is the one named by `--config`, else by `PAIR_CONFIG`, else the first of {places} "
-        "that exists; none is needed. Later wins: default, file, named variable, "
+        f"`--config` names the configuration file, else `PAIR_CONFIG`, else it is the first existing file of {places}. "
+        "The file is optional. A later source overrides an earlier one: default, file, named variable, "
         f"`{settings.OVERRIDE_PREFIX}SECTION__KEY`. An unknown section or key is an error (E401). "
-        "In the file, `${NAME}` in a text becomes the value of that environment variable, which must be set; "
-        "`$${NAME}` stays `${NAME}`. A file that was found, not named, counts in full only in a "
+        "In the file, `${NAME}` becomes the value of that environment variable, which must be set; "
+        "`$${NAME}` means a literal `${NAME}`. A file that you did not name counts in full only in a "
         "[trusted folder](../guides/trust.md): see [the last table](#before-a-folder-is-trusted)."
     )
     blocks = [order]
@@ -136,8 +138,8 @@ def settings_page() -> str:
 
 def _trust_table() -> str:
     places = {
-        "path": "a path that stays in the folder",
-        "store": "a path that stays in the folder, `memory:`",
+        "path": "a path inside the folder",
+        "store": "a path inside the folder, `memory:`",
     }
     rows = [("every other key", "every value without `${NAME}`")]
     for key, rule in trust.RULES.items():
@@ -147,7 +149,7 @@ def _trust_table() -> str:
             counts = "entries without `function`, `endpoint` and `token`"
         if rule != "safe" or key == "librarians.entries":
             rows.append((f"`{key}`", counts))
-    return _table(("key", "what counts"), rows)
+    return _table(("key", "values that count"), rows)
 
 
 def _settings_table(section: str, policy: Any, used: set[str]) -> str:
@@ -160,7 +162,15 @@ def _settings_table(section: str, policy: Any, used: set[str]) -> str:
         meaning = meanings[key.name]
         variable = f"{settings.OVERRIDE_PREFIX}{section}__{key.name}".upper()
         kind = _kind_in_words(hints[key.name])
-        rows.append((f"`{section}.{key.name}`", kind, _shown(key.default), meaning, f"`{variable}`"))
+        rows.append(
+            (
+                f"`{section}.{key.name}`",
+                kind,
+                _shown(() if key.default is dataclasses.MISSING else key.default),
+                meaning,
+                f"`{variable}`",
+            )
+        )
     return _table(("key", "kind", "default", "meaning", "environment variable"), rows)
 
 
@@ -184,7 +194,7 @@ def _shown(value: Any) -> str:
 
 def _variables_table() -> str:
     rows = [(f"`{name}`", f"`{section}.{key}`") for name, (section, key) in settings.NAMED_VARIABLES.items()]
-    rows.append(("`PAIR_CONFIG`", "The configuration file, when `--config` does not name one."))
+    rows.append(("`PAIR_CONFIG`", "The configuration file, if `--config` does not name one."))
     found = (re.fullmatch(r"([A-Z_]+): (.+)", text) for text in _attribute_docs(settings.Settings).values())
     rows += [(f"`{match[1]}`", match[2][0].upper() + match[2][1:]) for match in found if match]
     rows.append(
@@ -208,13 +218,13 @@ kb:
 
 
 def _names_read_in_the_code() -> set[str]:
-    """Every attribute that some line of the package reads."""
+    """Return the names of all attributes that the package reads."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]
     return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
 def _attribute_docs(kind: Any) -> dict[str, str]:
-    """The text below each attribute of a class."""
+    """Return the docstring below each attribute of a class."""
     body = _class_body(kind)
     return {
         node.target.id: after.value.value
@@ -289,6 +299,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "installed": "1.1.0",
         "offered": "1.0.0",
     },
+    "not_conformant": {"path": "./bundle", "faults": ["orders.md: its front matter has no type"]},
     "lock_differs": {
         "lock": "pair.lock",
         "drifts": ["default: version: locked 1.0.0, found 1.1.0", "default: edited: README.md"],
@@ -434,9 +445,8 @@ def errors_page() -> str:
         for code, (kind, meaning) in errors.CODES.items()
     ]
     introduction = (
-        "Every error has a class, which says what to do next, and a code, which says what happened. "
-        "Codes are never given another meaning. The HTTP status is the one that a server should answer with. "
-        "The texts below are those of sample cases."
+        "Every error has a class, which tells the caller what to do next, and a code, which tells what happened. "
+        "A code never changes its meaning. The texts below show sample cases."
     )
     blocks = [
         introduction,
@@ -472,7 +482,7 @@ def _classes_table() -> str:
                 ", ".join(code for code, (owner, _) in errors.CODES.items() if owner is kind) or "none yet",
             )
         )
-    return _table(("class", "also a", "may succeed when tried again", "codes"), rows)
+    return _table(("class", "also a", "a retry may succeed", "codes"), rows)
 
 
 def _tree_in_docstring() -> str:
@@ -480,7 +490,7 @@ def _tree_in_docstring() -> str:
 
 
 def _texts_by_code() -> dict[str, list[str]]:
-    """Texts of every function that makes an error; a function or a code without a sample stops the run."""
+    """Return sample texts by code. Fail if an error or a code has no sample."""
     texts: dict[str, list[str]] = {code: [] for code in errors.CODES}
     for name, make in inspect.getmembers(errors):
         if name.startswith("_"):
@@ -500,8 +510,8 @@ def _texts_by_code() -> dict[str, list[str]]:
 
 def _json_words() -> str:
     return (
-        "With `--json` a command that fails prints this on standard output, and exits as it would otherwise. "
-        '`suggestion`, `explanation` and `details` are left out when empty. A bug has the code `"INTERNAL_ERROR"`.'
+        "With `--json` a failed command prints this object on standard output. Its exit status is the same. "
+        'Empty `suggestion`, `explanation` and `details` are omitted. A bug has the code `"INTERNAL_ERROR"`.'
     )
 
 
@@ -517,12 +527,12 @@ KB_PARTS = {"versions": KbVersions, "maintenance": KbMaintenance, "backup": KbBa
 
 def python_page() -> str:
     introduction = (
-        "`import pair` gives the names below and `__version__`. Everything else may change without notice. "
+        "The public names of `pair` are listed below, and `__version__`. Everything else may change without notice. "
         "The fields of `Settings.kb` and `Settings.sources` are the keys in [settings](settings.md)."
     )
     blocks = [introduction]
     for name in pair.__all__:
-        # pair.open is called open_kb where it is at home.
+        # The source of pair.open calls it open_kb.
         blocks += [
             f"## pair.{name}",
             *(text.replace("def open_kb(", "def open(") for text in _described(getattr(pair, name))),
@@ -543,7 +553,7 @@ def _described(thing: Any) -> list[str]:
         return [_fenced(_head_of(thing), "python"), _doc_of(thing)]
     if dataclasses.is_dataclass(thing):
         return [_own_doc(thing), _fields_table(thing), *_methods(thing)]
-    # Nobody but pair.open makes a KnowledgeBase.
+    # Only pair.open constructs a KnowledgeBase, so its __init__ is not documented.
     made_by_hand = () if thing is pair.KnowledgeBase else ("__init__",)
     return [_own_doc(thing), *_methods(thing, *made_by_hand), _fields_table(thing)]
 
@@ -554,7 +564,7 @@ def _module_list(module: Any) -> list[str]:
 
 
 def _own_doc(kind: Any) -> str:
-    """Not the one that `dataclass` makes up."""
+    """Return the docstring of a class, or nothing for the generated one of a dataclass."""
     body = _class_body(kind)
     first = body[0]
     has_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
@@ -573,7 +583,7 @@ def _fields_table(kind: Any) -> str:
 
 
 def _type_in_words(kind: Any, node: ast.AnnAssign) -> str:
-    """A name for a few literals is spelt out."""
+    """Return the type of a field; a named `Literal` is replaced by its values."""
     annotation = ast.unparse(node.annotation)
     named = getattr(sys.modules[kind.__module__], annotation, None)
     if typing.get_origin(named) is typing.Literal:
@@ -582,7 +592,7 @@ def _type_in_words(kind: Any, node: ast.AnnAssign) -> str:
 
 
 def _default_of(node: ast.expr) -> str:
-    """`field(default_factory=KbPolicy)` -> `KbPolicy()`"""
+    """Return the default of a field as source: `field(default_factory=KbSettings)` gives `KbSettings()`."""
     if isinstance(node, ast.Call):
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         if "default_factory" in given:
@@ -611,14 +621,14 @@ def _doc_of(function: Callable[..., Any]) -> str:
 
 
 def _head_of(function: Callable[..., Any]) -> str:
-    """The signature as it stands in the source, without decorators."""
+    """Return the signature from the source, without decorators."""
     source = textwrap.dedent(inspect.getsource(function))
     node = ast.parse(source).body[0]
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         raise TypeError(function)
     lines = source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]
-    told = [re.sub(r"\s+# noqa.*", "", line) for line in lines]
-    return "\n".join(told).rstrip().removesuffix(":")
+    signature = [re.sub(r"\s+# noqa.*", "", line) for line in lines]
+    return "\n".join(signature).rstrip().removesuffix(":")
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

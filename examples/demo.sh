@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job, start to end, on the embedded defaults and without any network.
+# Publish, install, search, ask, update and roll back a knowledge base. Uses the defaults and no network.
 set -euo pipefail
 bin=$(cd "${BIN:-.venv/bin}" && pwd)
 examples=$(cd "$(dirname "$0")" && pwd)
@@ -9,34 +9,35 @@ export PAIR_KB_CACHE_DIR=$work/cache
 
 step() { printf '\n$ pair %s\n' "$*"; "$bin/pair" "$@"; }
 
-# Who keeps the handbook: packages it with its index, and publishes that in a folder which any host can serve.
+# As the publisher: package the handbook with its index, and publish it in a folder that any static host can serve.
 mkdir "$work/origin" && cd "$work/origin"
 cp -r "$examples/handbook" handbook
 step publish "$work/dist" handbook --version 1.0.0 --tag time --with-index
 
-# Who reads it, elsewhere: nothing is embedded here, and it can be searched at once.
+# As a reader: install it. The index comes with the package, so search works at once.
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
 step install --offline --source "$work/dist/releases.json"
 step verify .pair/knowledge
 step lock
 
-# The question names Google Public NTP: meaning alone misses that, words find it, and the graph knows what else does.
+# Compare modes: the question names Google Public NTP. Keywords find the name, vectors the meaning, the graph both.
 question="How does Google Public NTP hide a leap second?"
 for mode in keyword vector adaptive; do
     step search "$question" --mode "$mode" -k 1 --explain
 done
 
-# One that the handbook answers, and one that it cannot answer.
+# Ask three questions: one with an answer, one with passages that may help, and one that the handbook cannot answer.
 step ask "Which TCP port and TLS version does NTS key establishment use?"
+step ask "Should we worry about time zones in our database?"
 step ask "How long does sourdough bread have to rise?"
 
-# Its files are sources like any others: the index.txt is made of them, and the engine has them all.
+# The installed files are sources like any others: sync them, and write an index.
 step sync
 printf '\n$ head .pair/index.txt\n'
 head -n 8 .pair/index.txt
 step status
 
-# A page changes at its origin, and the next version is published. It is fetched by the shard.
+# As the publisher: change a page and publish the next version. As a reader: update; only new shards are fetched.
 cd "$work/origin"
 printf '\n## Since this edition\n\nKey establishment may also listen on TCP port 14460 in our networks.\n' \
     >> handbook/protocols/secure-time.md
@@ -47,7 +48,15 @@ step lock --check || printf '(exit status %s: the lock says 1.0.0)\n' "$?"
 step diff 1.0.0 1.1.0 || printf '(exit status %s: they differ)\n' "$?"
 step ask "On which other TCP port may key establishment listen?"
 
-# And back, at once.
+# Roll back at once.
 step rollback 1.0.0
 step versions
 step ask "On which other TCP port may key establishment listen?"
+
+# Add a folder of notes with front matter as a collection, and search in a part of it.
+mkdir -p "$work/project/notes" && cd "$work/project"
+printf -- '---\nteam: field\n---\n# Visits\n\nWe compare the roof antenna with a travelling clock every May.\n' > notes/visits.md
+printf -- '---\nteam: office\n---\n# Lunch\n\nThe clock in the canteen is two minutes fast.\n' > notes/lunch.md
+step add ./notes
+step sync
+step search "Which clock do we compare?" --filter collection=notes --filter team=field

@@ -16,10 +16,10 @@ from support.server import Server  # noqa: E402
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What tests that passed want to be read: `record_property("told", …)`."""
+    """Print the notes of tests that passed: `record_property("note", …)`."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
-            if name == "told" and report.when == "call":
+            if name == "note" and report.when == "call":
                 terminalreporter.write_line(value)
 
 
@@ -35,7 +35,7 @@ def origin(tmp_path: Path) -> Origin:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Workplace:
-    """Another machine, as far as pair can tell."""
+    """Return a workplace that simulates another machine."""
     return Workplace(tmp_path / "elsewhere")
 
 
@@ -58,6 +58,6 @@ def model() -> Iterator[ModelServer]:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One for each test process; each test has a prefix of its own in the bucket."""
+    """Return the S3 server of this test process; each test has its own prefix in the bucket."""
     with running_s3(tmp_path_factory.mktemp("s3")) as running:
         yield running

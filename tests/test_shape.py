@@ -20,21 +20,26 @@ MAX_PARAMETERS = 6
 MAX_PARTICIPLES = 40
 MAX_METHODS = 16
 BUDGETS = {
-    ".": (2460, 10),  # the one retry policy, and the hits of a search
-    "ai": (1790, 11),
-    "app": (7610, 33),  # response models: every 200 of the API has a schema; two hot routes
-    "auth": (890, 6),
-    "blobs": (1690, 7),
-    "client": (670, 3),
-    "engine": (11760, 45),
+    ".": (2560, 10),  # the one retry policy, the hits of a search, the state of a document, settings of collections
+    "ai": (1800, 11),  # queries tokenized without loading the library
+    "app": (8130, 35),  # response models for every 200, Markdown and progress in the terminal, uploads, collections
+    "auth": (860, 6),
+    "blobs": (1620, 7),
+    "client": (700, 3),
+    "engine": (12530, 48),  # scores as probabilities, filters as masks, subjects and links in the graph
     "evaluation": (320, 2),
-    "kb": (3970, 14),
-    "librarians": (3010, 12),
-    "packages": (4970, 15),
-    "sync": (2950, 12),
-    "testing": (870, 7),
-    "text": (1720, 6),  # the one reader of Markdown, for summaries and quotations too
-    "web": (1050, 5),
+    "kb": (4480, 15),  # reading ahead, uploads, a sync of several KBs, collections in the configuration
+    "librarians": (
+        3760,
+        17,
+    ),  # questions in seven languages, answers in three outcomes, statements of models checked, routing by evidence
+    "packages": (4970, 16),  # bundles of the Open Knowledge Format
+    "reading": (2570, 21),  # one reader for every kind of document: Office, books, mail, code, scans
+    "sources": (1160, 8),  # a protocol, and a command, site, feed and bucket that speak it
+    "sync": (3900, 15),  # named collections, ignore files, items of sources, reasons for each path
+    "testing": (850, 7),
+    "text": (2520, 10),  # blocks of evidence for answers, thirty languages, spelling, links
+    "web": (1060, 5),
 }
 """Lines and files of each package."""
 MAY_BE_INHERITED = {"ContractValue"}
@@ -55,6 +60,7 @@ MAY_CATCH_EVERYTHING = {
 }
 MAY_IMPORT_LATE = {
     "__init__.py",
+    "ai/wordllama.py",
     "app/cli/entry.py",
     "app/cli/search.py",
     "app/cli/context.py",
@@ -65,6 +71,7 @@ MAY_IMPORT_LATE = {
     "app/http/server.py",
     "app/render.py",
     "engine/format/duckdb_io.py",
+    "engine/format/vectors.py",
     "settings.py",
     "telemetry.py",
     "kb/ingest.py",
@@ -77,7 +84,7 @@ MAY_IMPORT_LATE = {
     "kb/trust.py",
     "kb/installer.py",
     "kb/sync.py",
-    "sync/documents.py",
+    "reading/reader.py",
     "sync/pages.py",
     "sync/scheduling.py",
 }
@@ -103,7 +110,7 @@ def name_of(path: Path) -> str:
 
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
-    # Python 3.11 gives up on a tree when garbage collection runs somebody's code in the middle of it.
+    # Python 3.11 fails to parse when garbage collection runs a finalizer during it.
     gc.disable()
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
@@ -143,7 +150,7 @@ def test_functions_are_short_and_take_few_parameters() -> None:
             if (function.end_lineno or 0) - function.lineno >= MAX_FUNCTION_LINES:
                 long.append(f"{name_of(path)}:{function.name}")
             if name_of(path).startswith("app/cli/") or (name_of(path), function.name) in MAY_TAKE_MANY:
-                continue  # a command has as many parameters as options, and so have those that everybody calls
+                continue  # a command has as many parameters as options, and so have widely used functions
             given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
             if len([argument for argument in given if argument.arg not in {"self", "cls"}]) > MAX_PARAMETERS:
                 wide.append(f"{name_of(path)}:{function.name}")
@@ -187,7 +194,7 @@ def test_everything_is_caught_only_at_the_boundaries() -> None:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    """One word, one meaning. A leading underscore does not make another word."""
+    """Each class name has one meaning; a leading underscore does not make another name."""
     homes: dict[str, list[str]] = {}
     for path in FILES:
         for node in nodes(path):

@@ -1,4 +1,4 @@
-"""The only place that knows the time or sleeps, and the cancellation of work whose caller has given up."""
+"""The clock, the only module that reads the time or sleeps, and the cancellation of work."""
 
 import contextlib
 import contextvars
@@ -19,7 +19,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return the seconds since some fixed moment; never goes back."""
+        """Return the seconds since a fixed moment; the value never decreases."""
         ...
 
 
@@ -42,14 +42,14 @@ def pause(seconds: float) -> None:
 
 @contextlib.contextmanager
 def call_when_late(seconds: float, call: Callable[[], object]) -> Iterator[threading.Event]:
-    """Call the function, from another thread, if the block takes longer than this; set the event that is given then."""
+    """Call a function from another thread if the block takes longer than this, and set the yielded event."""
     is_late = threading.Event()
 
-    def note_and_call() -> None:
+    def set_and_call() -> None:
         is_late.set()
         call()
 
-    timer = threading.Timer(seconds, note_and_call)
+    timer = threading.Timer(seconds, set_and_call)
     timer.daemon = True
     timer.start()
     try:
@@ -59,21 +59,18 @@ def call_when_late(seconds: float, call: Callable[[], object]) -> Iterator[threa
 
 
 class Cancellation:
-    """Stops one piece of work, from another thread, so that the work frees its thread.
+    """A way to stop work in another thread, so that the thread becomes free.
 
-    What runs below `run`, in any thread that has its context variables, calls `check_cancelled` between its steps and
-    `interruptible` around a step that can be interrupted.
+    Code below `run`, in any thread with its context variables, calls `check_cancelled` between steps.
     """
 
     def __init__(self, seconds: float) -> None:
-        """`seconds`: the time that the work had, for the error."""
+        """Prepare a cancellation. `seconds`: the time limit in the error."""
         self._seconds = seconds
-        self._lock = threading.Lock()
         self._is_cancelled = False
-        self._interrupts: list[Callable[[], None]] = []
 
     def run(self, work: Callable[[], _Result]) -> _Result:
-        """Run the work in this thread. Raises E609 once it is cancelled, and what the work raises."""
+        """Run the work in this thread. Raises E609 after a cancellation, and the errors of the work."""
         token = _current.set(self)
         try:
             self.check()
@@ -82,41 +79,18 @@ class Cancellation:
             _current.reset(token)
 
     def cancel(self) -> None:
-        with self._lock:
-            self._is_cancelled = True
-            for interrupt in self._interrupts:
-                interrupt()
+        self._is_cancelled = True
 
     def check(self) -> None:
-        """Raises E609."""
+        """Raise E609 after a cancellation."""
         if self._is_cancelled:
             raise errors.took_too_long(self._seconds)
-
-    @contextlib.contextmanager
-    def interruptible(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        with self._lock:
-            self._interrupts.append(interrupt)
-        try:
-            self.check()
-            yield
-        finally:
-            with self._lock:
-                self._interrupts.remove(interrupt)
-            self.check()
 
 
 _current: contextvars.ContextVar[Cancellation | None] = contextvars.ContextVar("cancellation", default=None)
 
 
 def check_cancelled() -> None:
-    """Stop here if the caller has given up. Raises E609."""
+    """Raise E609 if the current work was cancelled."""
     if (cancellation := _current.get()) is not None:
         cancellation.check()
-
-
-@contextlib.contextmanager
-def interruptible(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt`, from another thread, if the caller gives up during this step. Raises E609 then."""
-    cancellation = _current.get()
-    with contextlib.nullcontext() if cancellation is None else cancellation.interruptible(interrupt):
-        yield

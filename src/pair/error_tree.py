@@ -1,14 +1,14 @@
 """The classes of errors, and the templates of their texts.
 
-PairError                    what the caller should do next
+PairError                         what the caller should do next
 ├── UsageError    (ValueError)    change the request             exit 1   400
-├── NotFoundError (LookupError)   name or create what is absent  exit 1   404
-├── DownloadError                 check the network, try again   exit 2   502
-├── StorageError                  free space, fix rights, wait   exit 3   503
-├── ConflictError                 look again, then retry         exit 4   409
-├── DataError                     repair; retrying cannot help   exit 5   500
-├── ModelError                    wait, or go on without AI      exit 6   503
-└── AccessError                   present other credentials      exit 1   403
+├── NotFoundError (LookupError)   use another name, or create it exit 1   404
+├── DownloadError                 check the network, then retry  exit 2   502
+├── StorageError                  free space, fix access, wait   exit 3   503
+├── ConflictError                 read again, then retry         exit 4   409
+├── DataError                     repair; a retry cannot help    exit 5   500
+├── ModelError                    wait, or work without a model  exit 6   503
+└── AccessError                   use other credentials          exit 1   403
 """
 
 import copyreg
@@ -18,18 +18,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 _PRIVATE_DETAILS = {"path": "a local file", "folder": "a local folder", "address": "(address not shown)"}
-"""Details that messages repeat, and what callers elsewhere read instead."""
+"""Details that messages repeat, and what remote callers read instead."""
 _LONGEST_NAME = 100
 _HEADER = re.compile(r"(E\d{3})(?: ([^()]+?))?(?: \((.+)\))?")
+_DOUBLE_STOP = re.compile(r"([.?!…])\.$")
 BUG_EXIT_STATUS = 70
 INTERRUPTED_EXIT_STATUS = 130
 
 
 class PairError(Exception):
-    """Root of all errors raised on purpose.
+    """Root of all errors that pair raises on purpose.
 
-    `message` is one line; `explanation` is about this case, one line or a sequence of lines; `hints` are what to try,
-    under `lead`. Text in one of these lines that breaks the line does not make it two.
+    `message` is one line; `explanation` is one line or a sequence of lines about this case; `hints` are things to try,
+    listed under `lead`. A line break inside a line is escaped when it is printed.
     """
 
     exit_status: ClassVar[int] = BUG_EXIT_STATUS
@@ -76,11 +77,11 @@ class PairError(Exception):
 
     @property
     def public_message(self) -> str:
-        """The message for callers elsewhere: it names no path and no address of this machine."""
+        """The message for remote callers, without paths and addresses of this machine."""
         return self.message_without("path", "folder", "address")
 
     def message_without(self, *names: str) -> str:
-        """Return the message, with these details replaced by words that say nothing of this machine."""
+        """Return the message with these details replaced by neutral words."""
         message = self.message
         for name in names:
             private = self.details.get(name)
@@ -133,16 +134,16 @@ class AccessError(PairError):
 
 
 CODES: dict[str, tuple[type[PairError], str]] = {}
-"""The class and the meaning of each code, in order."""
+"""Class and meaning of each code, in order."""
 
 _Kind = TypeVar("_Kind", bound=PairError)
 
 
 class ErrorTemplate(Generic[_Kind]):
-    """Makes the errors of one text. Call it with the values of its fields, in their order.
+    """The template of one error text. Call it with the values of its fields, in their order.
 
-    The lines of `entry`: code, meaning and (fields); the message; the explanation; what the hints are introduced with,
-    if it ends in a colon; the hints, each after a bullet. Fields are the details of the error, but for those that begin
+    The lines of `entry` are: code, meaning and (fields); the message; the explanation; a line that ends in a colon and
+    introduces the hints; the hints, each after a bullet. Fields become details of the error, except those that begin
     with an underscore. An entry without a meaning is another text of the same code.
     """
 
@@ -160,14 +161,14 @@ class ErrorTemplate(Generic[_Kind]):
             CODES[self.code] = (kind, self.meaning)
 
     def __call__(self, *values: Any, explanation: str | Sequence[str] = "", hints: Sequence[str] = ()) -> _Kind:
-        """`explanation` and `hints`: instead of those of the entry."""
+        """Return the error. `explanation` and `hints` replace those of the entry."""
         fields = dict(zip(self.fields, values, strict=True))
         return self.kind(
             self.code,
-            _TEXT.vformat(self.message, (), fields),
-            explanation=explanation or [_TEXT.vformat(line, (), fields) for line in self.explanation] or "",
+            _fill(self.message, fields),
+            explanation=explanation or [_fill(line, fields) for line in self.explanation] or "",
             lead=self._lead,
-            hints=hints or [_TEXT.vformat(hint, (), fields) for hint in self.hints],
+            hints=hints or [_fill(hint, fields) for hint in self.hints],
             details={
                 name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
                 for name, value in fields.items()
@@ -177,9 +178,9 @@ class ErrorTemplate(Generic[_Kind]):
 
 
 class _TextFormatter(string.Formatter):
-    """Formats texts with three conversions besides Python's.
+    """A formatter with three more conversions.
 
-    !c begins with a capital letter; !q is quoted, and cut with an ellipsis if it is long; !h is quoted and cut.
+    !c capitalises the first letter; !q quotes, and cuts a long value with an ellipsis; !h quotes and cuts.
     """
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
@@ -193,3 +194,9 @@ class _TextFormatter(string.Formatter):
 
 
 _TEXT = _TextFormatter()
+
+
+def _fill(line: str, fields: Mapping[str, Any]) -> str:
+    """Format a line; where a value ends the sentence already, drop the full stop after it."""
+    text = _TEXT.vformat(line, (), fields)
+    return _DOUBLE_STOP.sub(r"\1", text) if line.endswith("}.") else text

@@ -1,12 +1,11 @@
-"""Files and folders that pair works in: opened without following links, written atomically, locked, removed.
+"""Files and folders: opened without following links, written atomically, locked, removed.
 
 Invariants
-    A path is walked one name at a time, from the root or the current folder, and no name on the way may be a link.
-    A link is refused with ELOOP, which `storage_errors` turns into E025; nothing behind it is touched. There is no gap
-    between the check and the use: each call works below the descriptor that the walk has opened.
-    A file that is written in place is a regular file with one name; another one is refused with EMLINK, which is E026.
-Not here
-    Which links a user may have: `resolve` follows those of an absolute path, once, before pair works below it.
+    A path is opened one name at a time, from the root or the current folder, and no name on the way may be a link.
+    A link is refused with ELOOP, which `storage_errors` turns into E025. There is no gap between check and use: each
+    call works below the descriptor that was opened.
+    A file that is written in place is a regular file with one name; any other is refused with EMLINK, which is E026.
+    Only `resolve` follows links, those of an absolute path, once, before pair works below it.
 """
 
 import contextlib
@@ -24,14 +23,14 @@ from typing import BinaryIO
 from pair import errors
 
 _TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.(?:\d+|[0-9a-f]{8})\.tmp")
-"""Earlier versions of pair used the number of their process."""
+"""Earlier versions of pair used the process id."""
 _SCRATCH_NAME = re.compile(r"scratch-[0-9a-f]{16}")
 _HOLDER = re.compile(rb"(?:process \d+\n)?")
 
 CHUNK_BYTES = 1024 * 1024
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PASS = _FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
-"""To go through a folder, one needs no permission to list it."""
+"""Passing through a folder needs no permission to list it."""
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -39,23 +38,23 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 
 
 def resolve(path: Path) -> Path:
-    """Return the absolute path without links: an absolute path is followed, a relative one may have no link."""
+    """Return the absolute path without links. Links of an absolute path are followed; a relative path may have none."""
     if path.is_absolute():
         return Path(os.path.realpath(path))
     for ancestor in (*reversed(path.parents), path):
         if ancestor.is_symlink():
             raise _link_fault(ancestor)
-    return Path(os.path.abspath(path))  # noqa: PTH100 - without links, `..` can be taken away
+    return Path(os.path.abspath(path))  # noqa: PTH100 - without links, `..` can be resolved
 
 
 def resolve_parent(path: Path) -> Path:
-    """Follow the links above a file that the user named on the command line. The file itself may be no link."""
+    """Follow the links above a file that the user named. The file itself must not be a link."""
     return Path(os.path.realpath(path.parent), path.name)
 
 
 @contextlib.contextmanager
 def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
-    """Give a descriptor of the folder, for calls with `dir_fd`. `make`: create what is missing of the path."""
+    """Yield a descriptor of the folder, for calls with `dir_fd`. `make`: create missing folders."""
     with closing(_walk(path, make=make)) as descriptor:
         yield descriptor
 
@@ -70,7 +69,7 @@ def closing(descriptor: int) -> Iterator[int]:
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder and its parents, each of which survives a power cut. It may exist."""
+    """Create the folder and its parents if missing. They survive a power cut."""
     os.close(_walk(path, make=True))
 
 
@@ -86,7 +85,7 @@ def list_below(folder: int) -> list[str]:
 
 
 def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Return a descriptor of the file. One that exists and is to be written must be regular, and have no second name.
+    """Return a descriptor of the file. A file that is opened for writing must be regular, with one name.
 
     `O_TRUNC` takes effect after that check.
     """
@@ -106,7 +105,7 @@ def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def open_below(folder: int, name: str, flags: int, mode: int = 0o666) -> int:
-    """Open a file in the folder of this descriptor. A pipe is not waited for."""
+    """Open a file in the folder of this descriptor, without waiting for a pipe."""
     return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode, dir_fd=folder)
 
 
@@ -128,13 +127,13 @@ def remove_empty_folder(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Move a file or a folder. What is moved is the name, also that of a link."""
+    """Move a file, a folder, or a link itself."""
     with open_folder(source.parent) as old, open_folder(target.parent) as new, naming(target):
         os.rename(source.name, target.name, src_dir_fd=old, dst_dir_fd=new)
 
 
 def refuse_link_below(folder: int, path: Path) -> None:
-    """Raise ELOOP when the last name of the path is a link in the folder of this descriptor."""
+    """Raise ELOOP if the last name of the path is a link in the folder of this descriptor."""
     if is_link_below(folder, path.name):
         raise _link_fault(path)
 
@@ -147,7 +146,7 @@ def is_link_below(folder: int, name: str) -> bool:
 
 
 def remove_below(parent: int, name: str) -> None:
-    """Remove a file, a link, or a folder with all that is in it, however deep; also folders without permissions."""
+    """Remove a file, a link, or a folder of any depth, even without permissions."""
     if _remove_unless_folder(parent, name):
         return
     with _open_for_removal(parent, name) as top:
@@ -161,7 +160,7 @@ def remove_below(parent: int, name: str) -> None:
 
 
 def _empty(folder: int, top: int) -> None:
-    """Remove the files of the folder, and move its folders up to `top`, so that no depth needs more descriptors."""
+    """Remove the files of the folder, and move its folders up to `top`: depth must not cost descriptors."""
     for entry in list_below(folder):
         if not _remove_unless_folder(folder, entry):
             with _open_for_removal(folder, entry):
@@ -180,7 +179,7 @@ def _remove_unless_folder(folder: int, name: str) -> bool:
 def _open_for_removal(parent: int, name: str) -> Iterator[int]:
     with closing(os.open(name, _PASS, dir_fd=parent)) as passing:
         if os.fstat(passing).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            # A descriptor that only passes through cannot be changed itself; its name in /proc can.
+            # The mode of an O_PATH descriptor can only be changed by its name in /proc.
             os.chmod(f"/proc/self/fd/{passing}" if hasattr(os, "O_PATH") else passing, stat.S_IRWXU)  # noqa: PTH101
         descriptor = os.open(".", _FOLDER, dir_fd=passing)
     with closing(descriptor):
@@ -220,7 +219,7 @@ def _enter(parent: int, name: str, flags: int, *, make: bool) -> int:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let faults name the whole path instead of the last name."""
+    """Put the whole path into errors, instead of its last name."""
     try:
         yield
     except OSError as fault:
@@ -231,7 +230,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def foreign_file(path: Path) -> OSError:
-    """Return the fault of a file that pair did not make, where it would write."""
+    """Return the error for a file that pair would write to but did not make."""
     return OSError(errno.EMLINK, os.strerror(errno.EMLINK), str(path))
 
 
@@ -245,7 +244,7 @@ def _link_fault(path: Path) -> OSError:
 def expand_path(named: str) -> Path:
     """Return a path of the settings: `~` is the home folder, and links of an absolute path are followed.
 
-    A relative path stays as it is, and may have no link: see the invariants.
+    A relative path is not changed, and may have no link: see the invariants.
     """
     path = Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser fails without a home
     return Path(os.path.realpath(path)) if path.is_absolute() else path
@@ -269,7 +268,7 @@ def read_chunks(descriptor: int) -> Iterator[bytes]:
 
 
 def copy_file(source: str, destination: str) -> str:
-    """Copy the bytes (not the mode) to a new file. Return their SHA-256, from one reading."""
+    """Copy the bytes (not the mode) to a new file. Return the SHA-256 of the copied bytes."""
     digest = hashlib.sha256()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with closing(os.open(source, os.O_RDONLY)) as reader, closing(os.open(destination, flags, 0o666)) as writer:
@@ -280,14 +279,14 @@ def copy_file(source: str, destination: str) -> str:
 
 
 def write_all(descriptor: int, content: bytes | bytearray) -> None:
-    """Write all bytes: `os.write` may write fewer, as on a disk that is nearly full."""
+    """Write all bytes: `os.write` may write fewer, as on a nearly full disk."""
     written = os.write(descriptor, content)
     while written < len(content):
         written += os.write(descriptor, content[written:])
 
 
 def write_new_file(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file that does not exist yet. If a chunk cannot be read or written, remove the file again."""
+    """Write a new file. If a chunk cannot be read or written, remove the file."""
     with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         try:
             file.writelines(chunks)
@@ -298,25 +297,26 @@ def write_new_file(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Replace a file: readers see the old or the new one, after a power cut too. `mode`: before the umask."""
+    """Replace a file: readers see the old or the new one, even after a power cut. `mode`: before the umask."""
     with replace_file(path, mode=mode) as stream:
         stream.write(content)
 
 
 def copy_atomically(source: Path, path: Path) -> None:
-    """Replace a file by a copy of another one, as `write_atomically` does."""
+    """Replace a file by a copy of another one, like `write_atomically`."""
     with source.open("rb") as reader, replace_file(path) as stream:
         while chunk := reader.read(CHUNK_BYTES):
             stream.write(chunk)
 
 
 def write_together(*contents: tuple[Path, bytes]) -> None:
-    """Write files that belong together: all are on disk before the first takes its place."""
+    """Write files that belong together: all are on disk before the first is renamed."""
     with contextlib.ExitStack() as stack:
         begun = [stack.enter_context(_temporary_file(path)) for path, _ in contents]
         for (stream, _), (_, content) in zip(begun, contents, strict=True):
             stream.write(content)
-            _flush_to_disk(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
         for _, place in begun:
             place()
     for folder in {path.parent for path, _ in contents}:
@@ -325,17 +325,18 @@ def write_together(*contents: tuple[Path, bytes]) -> None:
 
 @contextlib.contextmanager
 def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Give a stream whose content replaces the file if the block ends without a fault; else nothing changes."""
+    """Yield a stream whose content replaces the file if the block succeeds; else nothing changes."""
     with _temporary_file(path, mode) as (stream, place):
         yield stream
-        _flush_to_disk(stream)
+        stream.flush()
+        os.fsync(stream.fileno())
         place()
     sync_folder(path.parent)
 
 
 @contextlib.contextmanager
 def _temporary_file(path: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
-    """Give a stream of a new file beside the path, and the function that lets it take the place of the path."""
+    """Yield a stream of a new file beside the path, and a function that renames the file to the path."""
     with open_folder(path.parent) as folder, contextlib.ExitStack() as stack:
         with naming(path):
             refuse_link_below(folder, path)
@@ -354,13 +355,8 @@ def _temporary_file(path: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, C
         yield stack.enter_context(os.fdopen(descriptor, "w+b")), place
 
 
-def _flush_to_disk(stream: BinaryIO) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())
-
-
 def remove_half_written(*paths: Path) -> None:
-    """Remove what killed processes left while writing these files. The caller knows that no process writes them."""
+    """Remove temporary files of killed processes for these files. The caller ensures that no process writes them."""
     for parent in {path.parent for path in paths}:
         names = {path.name for path in paths if path.parent == parent}
         with contextlib.suppress(FileNotFoundError), open_folder(parent) as folder:
@@ -377,20 +373,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
 
 
-def is_read_only(folder: Path) -> bool:
-    """Return whether the folder exists, and this process may create nothing in it."""
-    return folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
-
-
 def remove_tree(path: Path) -> None:
-    """Remove a folder if it is there; a folder without write permission inside it too. A link is not followed."""
+    """Remove a folder if it exists, even without write permission. A link is not followed."""
     with contextlib.suppress(FileNotFoundError), open_folder(path.parent) as parent, naming(path):
         remove_below(parent, path.name)
 
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Give a folder for as long as the block runs. Remove also those that killed processes left beside it."""
+    """Yield a folder that exists while the block runs. Also remove those of killed processes beside it."""
     with open_folder(parent, make=True) as descriptor:
         remove_abandoned(descriptor, _SCRATCH_NAME)
         name, lock = _make_scratch_folder(descriptor)
@@ -406,7 +397,7 @@ def _make_scratch_folder(parent: int) -> tuple[str, int]:
     while True:
         name = f"scratch-{secrets.token_hex(8)}"
         os.mkdir(name, 0o700, dir_fd=parent)
-        with contextlib.suppress(FileNotFoundError):  # taken for an abandoned one, in the moment before it was locked
+        with contextlib.suppress(FileNotFoundError):  # another process may remove it before it is locked
             descriptor = open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:
@@ -418,7 +409,7 @@ def _make_scratch_folder(parent: int) -> tuple[str, int]:
 
 
 def remove_abandoned(parent: int, pattern: re.Pattern[str]) -> None:
-    """Remove files and folders of this name that no living process holds the lock of. What has another name stays."""
+    """Remove files and folders with matching names whose lock no living process holds."""
     for name in filter(pattern.fullmatch, list_below(parent)):
         with contextlib.suppress(OSError), closing(open_below(parent, name, os.O_RDONLY)) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -427,9 +418,9 @@ def remove_abandoned(parent: int, pattern: re.Pattern[str]) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock file for as long as the block runs; it frees itself when the process dies.
+    """Hold the lock file while the block runs. The death of the process frees it.
 
-    `on_wait` is called once, with the holder, when another process holds the lock; it may raise rather than wait.
+    `on_wait`: called once with the holder if another process holds the lock; it may raise instead of waiting.
     """
     make_folder(path.parent)
     with closing(open_file(path, os.O_RDWR | os.O_CREAT)) as descriptor:
@@ -443,7 +434,7 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[No
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock on the folder itself, as `exclusive_lock` does, without a lock file."""
+    """Hold a lock on the folder itself, like `exclusive_lock` but without a lock file."""
     with open_folder(folder, make=True) as descriptor:
         _lock(descriptor, on_wait, lambda: _holder_in_kernel(os.fstat(descriptor).st_ino))
         yield
@@ -458,7 +449,7 @@ def _lock(descriptor: int, on_wait: Callable[[str], None], holder: Callable[[], 
 
 
 def _holder_in_kernel(inode: int) -> str:
-    """Return the process that holds the lock of a file, as Linux lists it; nothing where it is not listed."""
+    """Return the process that holds the lock of a file, as listed by Linux; "" if it is not listed."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             # `1: FLOCK  ADVISORY  WRITE 4242 fd:00:131074 0 EOF`
@@ -475,19 +466,19 @@ _REASONS = {
     errno.EPERM: "operation not permitted",
     errno.EROFS: "the file system is read-only",
     errno.ENAMETOOLONG: "the name is too long for this file system",
-    errno.ENOTDIR: "a file stands where a folder is needed",
-    errno.EEXIST: "it exists already",
+    errno.ENOTDIR: "a file is in the place of a folder",
+    errno.EEXIST: "it already exists",
 }
 
 
 def describe_os_error(fault: OSError) -> str:
-    """Return the reason in plain words."""
+    """Return the reason of an error in plain words."""
     return _REASONS.get(fault.errno or 0, fault.strerror or str(fault))
 
 
 @contextlib.contextmanager
 def storage_errors() -> Iterator[None]:
-    """Turn file-system faults inside the block into E010, those of links into E025, of foreign files into E026."""
+    """Turn OS errors inside the block into E010, those of links into E025, those of foreign files into E026."""
     try:
         yield
     except OSError as fault:

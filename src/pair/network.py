@@ -1,4 +1,4 @@
-"""Requests that fail, whatever library sends them: why, in plain words, and when they are sent again."""
+"""Failed requests of any library: readable reasons, and the retry policy."""
 
 import datetime
 import email.utils
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 _LONGEST_AGE_SECONDS = 2.0**31
 LONGEST_PAUSE_SECONDS = 120.0
-"""A server that asks for a longer one is not asked again."""
+"""If a server asks for a longer pause, the request is not repeated."""
 _LONGEST_BACKOFF_SECONDS = 30.0
 
 _NOISE = re.compile(r"\[Errno -?\d+\]\s*|\[SSL[^\]]*\]\s*|\s*\(_ssl\.c:\d+\)")
@@ -28,9 +28,7 @@ _IN_PLAIN_WORDS = {
     "Server disconnected": "the server hung up without an answer",
     "peer closed connection": "the server hung up before the answer was complete",
 }
-"""By how the words of the HTTP libraries begin."""
-_CONNECTING = "ConnectError"
-"""What several libraries call the failure to open a connection."""
+"""Readable reasons by the beginning of messages of HTTP libraries."""
 
 
 @dataclass(eq=False)
@@ -38,13 +36,11 @@ class RequestFault(Exception):  # noqa: N818 - becomes an error of the stage tha
     """A request without a usable answer."""
 
     reason: str
-    """Fit for people."""
     retryable: bool = False
     """The same request may succeed later."""
     retry_after_seconds: float | None = None
-    """The pause that the server asked for."""
     was_reached: bool = True
-    """The server took the request."""
+    """The server received the request."""
 
     def __str__(self) -> str:
         return self.reason
@@ -52,7 +48,7 @@ class RequestFault(Exception):  # noqa: N818 - becomes an error of the stage tha
 
 @dataclass(eq=False)
 class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
-    """A page that could not be fetched. `reason` is fit for people; `status` is set when the server gave one."""
+    """A page that could not be fetched. `status`: that of the answer, if there was one."""
 
     reason: str
     kind: Literal["timeout", "error"] = field(default="error", kw_only=True)
@@ -65,15 +61,15 @@ class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the sta
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a request is sent again, and the pause before the first retry, which doubles with each one."""
+    """The number of retries, and the pause before the first one, which doubles with each retry."""
 
     retries: int
     wait_seconds: float
 
     def run(self, attempt: Callable[[], Result], on_retry: Callable[[str], None] = lambda text: None) -> Result:
-        """Return the result of the first attempt that has one. Raises the RequestFault of the last, and E609.
+        """Return the result of the first successful attempt. Raises the RequestFault of the last, and E609.
 
-        `on_retry` is given a sentence for people: what went wrong, and when it is tried again.
+        `on_retry`: called with a message about the fault and the pause.
         """
         for number in range(self.retries):
             try:
@@ -83,7 +79,7 @@ class RetryPolicy:
                     raise
                 reason, seconds = fault.reason, fault.retry_after_seconds
             if seconds is None:
-                # Clients that failed together do not come back together.
+                # Clients that failed at the same time must not retry at the same time.
                 jitter = random.uniform(1.0, 1.5)  # noqa: S311
                 seconds = min(self.wait_seconds * 2.0 ** min(number, 30) * jitter, _LONGEST_BACKOFF_SECONDS)
             on_retry(f"{reason}: trying again in {max(1, round(seconds))} s")
@@ -93,9 +89,9 @@ class RetryPolicy:
 
 
 def parse_retry_after(value: str | None, sent_at: str | None, now: datetime.datetime) -> float | None:
-    """Return the seconds of a `Retry-After` header, which holds seconds or an HTTP date; None when it holds neither.
+    """Return the seconds of a `Retry-After` header, which holds seconds or an HTTP date; None for any other value.
 
-    A date is compared with the clock of the server, if its answer has a `Date`: that is the clock it means.
+    A date is compared with the `Date` of the answer, if there is one: the clocks may differ.
     """
     if value is None:
         return None
@@ -114,7 +110,7 @@ def _parse_date(text: str) -> datetime.datetime | None:
 
 
 def read_host(url: str, default: str) -> str:
-    """Return the host and port of a URL, without credentials; `default` for a text that is no URL."""
+    """Return the host and port of a URL, without credentials; `default` for any other text."""
     try:
         return urlsplit(url).netloc.rpartition("@")[2]
     except ValueError:
@@ -122,7 +118,7 @@ def read_host(url: str, default: str) -> str:
 
 
 def describe_fault(fault: BaseException) -> str:
-    """Return the reason without error numbers, source lines and bytes of the reply."""
+    """Return the reason without error numbers, source lines and bytes of the answer."""
     link: BaseException | None = fault
     while link is not None:
         if isinstance(link, ssl.SSLCertVerificationError):
@@ -140,8 +136,8 @@ def describe_fault(fault: BaseException) -> str:
 
 
 def describe_request_fault(fault: BaseException, host: str) -> str:
-    """Return the reason why a request to this host failed, with the host when it could not be reached at all."""
+    """Return the reason why a request failed; name the host if it could not be reached."""
     reason = describe_fault(fault)
-    if type(fault).__name__ != _CONNECTING:
+    if type(fault).__name__ != "ConnectError":  # the name in several libraries
         return reason
     return f"cannot reach {host}: {reason[:1].lower()}{reason[1:]}"

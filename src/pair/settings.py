@@ -1,8 +1,8 @@
-"""config.yaml and PAIR_* as Settings; the only reader of the environment.
+"""Settings from config.yaml and PAIR_* variables; the only module that reads settings from the environment.
 
-Order, later wins: defaults, the configuration file, the specification's variables (`PAIR_KB_CACHE_DIR`, ...),
-`PAIR__SECTION__KEY`.
-A configuration found in the current folder counts in full only if the user trusts it (auth/folder_settings.py).
+Later sources override earlier ones: defaults, the configuration file, the specification's variables
+(`PAIR_KB_CACHE_DIR`, ...), `PAIR__SECTION__KEY`.
+A configuration found in the current folder is used in full only if the user trusts it (auth/trust.py).
 """
 
 import dataclasses
@@ -19,10 +19,19 @@ from typing import Any
 from pair import errors
 from pair.ai.prompts import ModelSettings
 from pair.auth.settings import ServerSettings
-from pair.auth.trust import VARIABLE, TrustRequest, TrustStore, find_need, find_need_of_librarian, resolve_place
+from pair.auth.trust import (
+    VARIABLE,
+    TrustRequest,
+    TrustStore,
+    find_need,
+    find_need_of_collection,
+    find_need_of_librarian,
+    resolve_place,
+)
 from pair.engine.settings import EngineSettings
 from pair.librarians.settings import LibrariansSettings
 from pair.packages.rules import SourcesSettings
+from pair.sync.collection import NAME, CollectionSettings
 from pair.sync.rules import SyncSettings
 
 logger = logging.getLogger(__name__)
@@ -42,12 +51,12 @@ NAMED_VARIABLES = {
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """A configuration that was found in the current folder, and whether it counts in full."""
+    """A configuration file found in the current folder, and whether the user trusts it."""
 
     path: Path
     sha256: str
     requests: tuple[TrustRequest, ...] = ()
-    """What it asks for that needs trust."""
+    """Values that need trust."""
     is_trusted: bool = False
     fault: str = ""
     """Why the trust store could not be read."""
@@ -58,7 +67,7 @@ class FolderConfig:
 
     @property
     def warning(self) -> str:
-        """One line for people about what is ignored, with the way out; empty when nothing is."""
+        """One line that lists the ignored keys and how to trust them; empty if none is ignored."""
         if not self.ignored:
             return ""
         shown = ", ".join(f"{request.key} ({request.where})" for request in self.ignored[:_MOST_KEYS_SHOWN])
@@ -77,23 +86,23 @@ class Settings:
     librarians: LibrariansSettings = field(default_factory=LibrariansSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     named: frozenset[str] = frozenset()
-    """Keys that were given a value, as `section.key`."""
+    """Keys that were set, as `section.key`."""
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Where: a line of the configuration file, or a variable."""
+    """Where each key was set: a line of the configuration file, or a variable."""
     config_path: Path | None = None
     """The configuration file that was read."""
     folder_config: FolderConfig | None = field(default=None, compare=False)
-    """The same, if it was found in the current folder and not named."""
+    """The same file, if it was found in the current folder and not named."""
     from_folder: frozenset[str] = field(default=frozenset(), compare=False)
     """Keys whose value comes from a configuration that was found in the current folder."""
     diagnostics: bool = False
-    """PAIR_DIAG: log every decision."""
+    """PAIR_DIAG: Log every decision."""
     source_date: datetime.datetime | None = None
-    """SOURCE_DATE_EPOCH: the date that packages carry."""
+    """SOURCE_DATE_EPOCH: Date in the manifest of packages, in seconds since 1970."""
     github_token: str = field(default="", repr=False)
-    """GITHUB_TOKEN: sent to the release feed's host only, and never to one that a file of the folder names."""
+    """GITHUB_TOKEN: Token for the GitHub API. It is never sent to a host that a file of the folder names."""
     sign_password: str = field(default="", repr=False)
-    """PAIR_SIGN_PASSWORD: opens the encrypted key of `pair package --sign`."""
+    """PAIR_SIGN_PASSWORD: Password of the encrypted key for `pair package --sign`."""
 
     @staticmethod
     def load(
@@ -101,12 +110,12 @@ class Settings:
         environment: Mapping[str, str] | None = None,
         on_ignored: Callable[[str], None] = logger.warning,
     ) -> "Settings":
-        """Raises E401 with the key, its place, and the nearest valid name.
+        """Read all settings. Raises E401 with the key, its place, and the nearest valid name.
 
-        `on_ignored`: is given one line when keys of the folder's configuration do not count, because it is not trusted.
+        `on_ignored`: called with one line if keys of an untrusted configuration are ignored.
         """
         variables = os.environ if environment is None else environment
-        path, is_named = _find_config(config_path, variables)
+        path, is_named = find_config(config_path, variables)
         values: _ConfigValues = {}
         folder_config = None
         if path is not None:
@@ -118,6 +127,7 @@ class Settings:
         if folder_config is not None and folder_config.ignored:
             on_ignored(folder_config.warning)
         from_folder = frozenset(name for name, given in values.items() if given.is_from_folder)
+        collection_places = _list_collections(values)
         sections = {name: _make_section(name, kind, values) for name, kind in SECTIONS.items()}
         is_host_from_folder = "sources.github_api_url" in from_folder
         may_send_token = not is_host_from_folder or (
@@ -126,7 +136,7 @@ class Settings:
         return Settings(
             **sections,
             named=frozenset(values),
-            places={name: given.where for name, given in values.items()},
+            places={name: given.where for name, given in values.items()} | collection_places,
             config_path=path,
             folder_config=folder_config,
             from_folder=from_folder,
@@ -146,20 +156,41 @@ SECTIONS: dict[str, Any] = {
     "server": ServerSettings,
 }
 _ENTRIES = "librarians.entries"
-"""The section of librarians may be a list: then it is this key's value."""
+"""The key that a list in place of the `librarians` section sets."""
+COLLECTIONS = "kb.collections"
+
+
+@dataclass(frozen=True)
+class CheckedConfig:
+    """The values of a configuration file by `section.key`, and those that need trust."""
+
+    values: Mapping[str, Any]
+    requests: tuple[TrustRequest, ...]
+
+
+def check_config(content: bytes, path: Path) -> CheckedConfig:
+    """Return the values of a configuration, variables not expanded. Raises E401 for a collection that is not valid."""
+    parsed = _parse(content, path)
+    _list_collections(parsed)
+    if COLLECTIONS in parsed:
+        given = parsed[COLLECTIONS]
+        value = _expand_variables(given.value, os.environ, "")
+        _make_section("kb", SyncSettings, {COLLECTIONS: dataclasses.replace(given, value=value)})
+    return CheckedConfig({name: given.value for name, given in parsed.items()}, _find_requests(parsed))
 
 
 def read_folder_config(config_path: str | Path | None = None) -> FolderConfig | None:
-    """Return what the configuration of the current folder asks for; None without one, or when another is named."""
-    path, is_named = _find_config(config_path, os.environ)
+    """Return the configuration of the current folder; None without one, or if another file is named."""
+    path, is_named = find_config(config_path, os.environ)
     if path is None or is_named:
         return None
     content = _read(path)
     return _check_trust(path, content, _parse(content, path))
 
 
-def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> tuple[Path | None, bool]:
-    """Return the file, and whether it was named: then it counts in full."""
+def find_config(named: str | Path | None, variables: Mapping[str, str] | None = None) -> tuple[Path | None, bool]:
+    """Return the file, and whether it was named: a named file needs no trust."""
+    variables = os.environ if variables is None else variables
     for given, where in ((named, "--config"), (variables.get("PAIR_CONFIG"), "PAIR_CONFIG")):
         if given:
             if not Path(given).is_file():
@@ -175,7 +206,7 @@ def _read_source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
     try:
         return datetime.datetime.fromtimestamp(int(value), datetime.UTC)
     except (ValueError, OverflowError, OSError) as fault:
-        raise errors.settings_invalid("SOURCE_DATE_EPOCH", f"not a number of seconds: {value}") from fault
+        raise errors.settings_invalid("SOURCE_DATE_EPOCH", f"{value!r} is not a number of seconds") from fault
 
 
 # ── values ─────────────────────────────────────────────────────────────────────────────────────────
@@ -183,12 +214,12 @@ def _read_source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
 
 @dataclass(frozen=True)
 class _ConfigValue:
-    """A value with the place where it was given, so that an error can name it."""
+    """A value and the place where it was set, for error messages."""
 
     value: Any
     where: str
     item_places: tuple[str, ...] = ()
-    """Where the items of a list are."""
+    """Places of the items of a list or a mapping."""
     is_from_folder: bool = False
 
 
@@ -199,7 +230,7 @@ _ConfigValues = dict[str, _ConfigValue]
 def _expand_values(
     parsed: _ConfigValues, folder_config: FolderConfig | None, variables: Mapping[str, str]
 ) -> _ConfigValues:
-    """Return the values of the file that count, with variables in place of their names."""
+    """Return the trusted values of the file, with variables expanded."""
     ignored = {request.key for request in folder_config.ignored} if folder_config is not None else set()
     values: _ConfigValues = {}
     for name, given in parsed.items():
@@ -210,8 +241,14 @@ def _expand_values(
             refuse_at = ""  # other entries still work
             if isinstance(value, list):
                 value = [entry for number, entry in enumerate(value, 1) if _entry_name(number) not in ignored]
-        value = _expand_variables(value, variables, refuse_at)
-        values[name] = _ConfigValue(value, given.where, is_from_folder=folder_config is not None)
+        if name == COLLECTIONS and isinstance(value, dict):  # an ignored one stays known, so that its documents stay
+            value = {
+                key: item if f"{name}.{key}" in ignored else _expand_variables(item, variables, refuse_at)
+                for key, item in value.items()
+            }
+        else:
+            value = _expand_variables(value, variables, refuse_at)
+        values[name] = dataclasses.replace(given, value=value, is_from_folder=folder_config is not None)
     return values
 
 
@@ -233,42 +270,80 @@ def _read_environment(variables: Mapping[str, str]) -> _ConfigValues:
     return values
 
 
+def _list_collections(values: _ConfigValues) -> dict[str, str]:
+    """Return the place of each collection by its key. Raises E401 for a name or a key that is not valid."""
+    given = values.get(COLLECTIONS)
+    if given is None or not isinstance(given.value, dict):
+        return {}
+    places = given.item_places or (given.where,) * len(given.value)
+    for (name, entry), where in zip(given.value.items(), places, strict=True):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            reason = f"{COLLECTIONS}: {_clip(str(name))!r} is no name: use letters, digits, - and _"
+            raise errors.settings_invalid(where, reason)
+        if isinstance(entry, dict):
+            for key in entry:
+                _check_name(str(key), CollectionSettings.__dataclass_fields__, where, f"key of the collection {name}")
+    return {f"{COLLECTIONS}.{name}": where for name, where in zip(given.value, places, strict=True)}
+
+
 def _make_section(section: str, kind: Any, values: _ConfigValues) -> Any:
     given = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{section}.")}
-    if not given:
-        return kind()
-    import pydantic  # noqa: PLC0415 - where nothing is given, there is nothing to check
+    texts = {key: item.value for key, item in given.items() if _fields(section)[key].type is str}
+    if len(texts) == len(given) and all(isinstance(text, str) and text.isprintable() for text in texts.values()):
+        return kind(**texts)
+    import pydantic  # noqa: PLC0415 - plain texts need no check, and it takes 80 ms to load
 
     for key, item in given.items():
         if not _is_usable(item.value):
-            raise errors.settings_invalid(item.where, f"{section}.{key}: not text that a system could be given")
+            raise errors.settings_invalid(item.where, f"{section}.{key}: it has characters that no name can have")
     try:
         return pydantic.TypeAdapter(kind).validate_python({key: item.value for key, item in given.items()})
     except pydantic.ValidationError as fault:
         first = fault.errors()[0]
-        key = str(first["loc"][0])
-        reason = f"{section}.{key}: {first['msg'].lower()}, got {_clip(repr(first['input']))}"
-        raise errors.settings_invalid(given[key].where, reason) from fault
+        key, *below = map(str, first["loc"])
+        where, name = given[key].where, f"{section}.{key}"
+        if below and isinstance(given[key].value, dict):
+            name = ".".join([name, *below])
+            where = dict(zip(given[key].value, given[key].item_places, strict=False)).get(below[0], where)
+        if first["type"] == "value_error":
+            raise errors.settings_invalid(where, f"{name}: {first['ctx']['error']}") from fault
+        reason = f"{name}: {first['msg'].lower()}, got {_clip(repr(first['input']))}"
+        raise errors.settings_invalid(where, reason) from fault
 
 
 def _check_trust(path: Path, content: bytes, parsed: _ConfigValues) -> FolderConfig:
-    """Find what a configuration of the folder asks for, and whether the user trusts it."""
-    requests: list[TrustRequest] = []
-    for name, given in parsed.items():
-        section, _, key = name.partition(".")
-        if name == _ENTRIES and isinstance(given.value, list):
-            for number, entry in enumerate(given.value, 1):
-                if need := find_need_of_librarian(entry):
-                    requests.append(TrustRequest(_entry_name(number), need, entry, given.item_places[number - 1]))
-        elif need := find_need(name, given.value, _fields(section)[key].default):
-            requests.append(TrustRequest(name, need, given.value, given.where))
-    config = FolderConfig(path, hashlib.sha256(content).hexdigest(), tuple(requests))
-    if not requests:
+    """Find the values that need trust, and whether the user trusts the file."""
+    config = FolderConfig(path, hashlib.sha256(content).hexdigest(), _find_requests(parsed))
+    if not config.requests:
         return config
     try:
         return dataclasses.replace(config, is_trusted=TrustStore().trusts(resolve_place(path), content))
     except errors.PairError as fault:
         return dataclasses.replace(config, fault=fault.message)
+
+
+def _find_requests(parsed: _ConfigValues) -> tuple[TrustRequest, ...]:
+    """Return the values that need trust."""
+    requests: list[TrustRequest] = []
+    for name, given in parsed.items():
+        section, _, key = name.partition(".")
+        if name in {_ENTRIES, COLLECTIONS} and isinstance(given.value, list | dict):
+            find = find_need_of_librarian if name == _ENTRIES else find_need_of_collection
+            for item, entry, where in _list_items(name, given):
+                if need := find(entry):
+                    requests.append(TrustRequest(item, need, entry, where))
+        elif need := find_need(name, given.value, _fields(section)[key].default):
+            requests.append(TrustRequest(name, need, given.value, given.where))
+    return tuple(requests)
+
+
+def _list_items(name: str, given: _ConfigValue) -> list[tuple[str, Any, str]]:
+    """Return the key, the value and the place of each item of a list or mapping."""
+    if isinstance(given.value, dict):
+        keys = [f"{name}.{key}" for key in given.value]
+        return list(zip(keys, given.value.values(), given.item_places, strict=True))
+    items = given.value if isinstance(given.value, list) else []
+    return [(_entry_name(number), *item) for number, item in enumerate(zip(items, given.item_places, strict=True), 1)]
 
 
 def _entry_name(number: int) -> str:
@@ -284,15 +359,15 @@ def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
     if name in names:
         return
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hints = [f"Did you mean {nearest[0]} ?"] if nearest else []
-    hints.append(f"Valid: {', '.join(names)}")
-    raise errors.settings_invalid(where, f"unknown {kind}: {_clip(name)}", hints=hints)
+    hints = [f"Did you mean {nearest[0]}?"] if nearest else []
+    hints.append(f"Use one of: {', '.join(names)}")
+    raise errors.settings_invalid(where, f"unknown {kind} {_clip(name)!r}", hints=hints)
 
 
 def _is_usable(value: Any) -> bool:
-    """Names of files may be in any encoding, but not every text can be a name."""
-    if isinstance(value, list):
-        return all(map(_is_usable, value))
+    """Return whether the operating system accepts the text as a name, in any encoding."""
+    if isinstance(value, list | dict):
+        return all(map(_is_usable, value.values() if isinstance(value, dict) else value))
     if not isinstance(value, str):
         return True
     try:
@@ -309,21 +384,21 @@ def _clip(text: str) -> str:
 
 
 def _read(path: Path) -> bytes:
-    """Return the bytes of the file, read once: what is trusted is what is parsed."""
+    """Return the bytes of the file, read once, so that exactly the trusted bytes are parsed."""
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as fault:
-        raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
+        raise errors.settings_invalid(str(path), "it is not a readable YAML file") from fault
     if len(content) > _MOST_BYTES:
-        raise errors.settings_invalid(str(path), f"larger than {_MOST_BYTES:,} bytes")
+        raise errors.settings_invalid(str(path), f"it is larger than {_MOST_BYTES:,} bytes")
     return content
 
 
 def _parse(content: bytes, path: Path) -> _ConfigValues:
-    """Return the values of the file, with its lines, and with variables by their names."""
+    """Return the values of the file with their line numbers; variables are not expanded."""
     values: _ConfigValues = {}
-    for section, (section_key, section_node) in _list_pairs(_compose(content, path), path):
+    for section, (section_key, section_node) in _list_pairs(compose_config(content, path), path):
         where = _place(path, section_key)
         _check_name(section, SECTIONS, where, "section")
         if section == "librarians" and section_node.id == "sequence":
@@ -332,35 +407,38 @@ def _parse(content: bytes, path: Path) -> _ConfigValues:
         for key, (key_node, value_node) in _list_pairs(section_node, path):
             place = _place(path, key_node)
             _check_name(key, _fields(section), place, f"key of {section}")
+            if f"{section}.{key}" == COLLECTIONS and not value_node.value:
+                continue  # a key whose collections were all removed
             values[f"{section}.{key}"] = _read_node(value_node, place, path)
     return values
 
 
-def _compose(content: bytes, path: Path) -> Any:
+def compose_config(content: bytes, path: Path) -> Any:
+    """Return the nodes of a configuration file; None for an empty one. Raises E401."""
     import yaml  # noqa: PLC0415 - not needed where there is no file
 
     try:
         root = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as fault:
         line = fault.problem_mark.line + 1 if fault.problem_mark else 1
-        raise errors.settings_invalid(f"{path}:{line}", f"not valid YAML: {fault.problem}") from fault
+        raise errors.settings_invalid(f"{path}:{line}", f"it is not valid YAML: {fault.problem}") from fault
     except (yaml.YAMLError, UnicodeDecodeError) as fault:
-        raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
+        raise errors.settings_invalid(str(path), "it is not a readable YAML file") from fault
     except RecursionError as fault:
-        raise errors.settings_invalid(str(path), "nested too deeply") from fault
+        raise errors.settings_invalid(str(path), "it is nested too deeply") from fault
     _refuse_endless(root, path)
     return root
 
 
 def _refuse_endless(root: Any, path: Path) -> None:
-    """Count aliases wherever they stand: a few lines of them can mean more than any memory holds."""
+    """Refuse too many values, with aliases counted each time: a few lines can expand beyond any memory."""
     waiting = [(root, 1)] if root is not None else []
     values = 0
     while waiting:
         node, depth = waiting.pop()
         values += 1
         if values > _MOST_VALUES or depth > _DEEPEST:
-            raise errors.settings_invalid(_place(path, node), "too many values, or nested too deeply")
+            raise errors.settings_invalid(_place(path, node), "it has too many values, or is nested too deeply")
         if node.id == "mapping":
             waiting += [(part, depth + 1) for pair in node.value for part in pair]
         elif node.id == "sequence":
@@ -368,7 +446,7 @@ def _refuse_endless(root: Any, path: Path) -> None:
 
 
 def _list_pairs(node: Any, path: Path) -> list[tuple[str, tuple[Any, Any]]]:
-    """Return the keys of a mapping with their nodes; an empty file or section has none."""
+    """Return the keys of a mapping with their nodes; none for an empty file or section."""
     if node is None or (node.id == "scalar" and node.tag.endswith(":null")):
         return []
     if node.id != "mapping":
@@ -377,7 +455,7 @@ def _list_pairs(node: Any, path: Path) -> list[tuple[str, tuple[Any, Any]]]:
     for key, value in node.value:
         name = str(key.value)
         if name in pairs:
-            raise errors.settings_invalid(_place(path, key), f"given twice: {name}")
+            raise errors.settings_invalid(_place(path, key), f"{name} is set twice")
         pairs[name] = (key, value)
     return list(pairs.items())
 
@@ -388,8 +466,11 @@ def _read_node(node: Any, where: str, path: Path) -> _ConfigValue:
     try:
         value = yaml.safe_load(yaml.serialize(node))
     except (yaml.YAMLError, ValueError) as fault:
-        raise errors.settings_invalid(where, "not a value that can be read") from fault
+        raise errors.settings_invalid(where, "the value cannot be read") from fault
     places = [_place(path, item) for item in node.value] if node.id == "sequence" else []
+    if node.id == "mapping" and isinstance(value, dict):
+        _list_pairs(node, path)  # refuses a key that is set twice
+        places = [_place(path, key) for key, _ in node.value]
     return _ConfigValue(value, where, tuple(places))
 
 
@@ -401,9 +482,9 @@ def _place(path: Path, node: Any) -> str:
 
 
 def _expand_variables(value: Any, variables: Mapping[str, str], refuse_at: str) -> Any:
-    """Replace `${NAME}` by the variable's value; `$${NAME}` stays as it is, with one dollar.
+    """Replace `${NAME}` by the variable's value, and `$${NAME}` by `${NAME}`.
 
-    `refuse_at`: the place to name when a variable is not set. Without one, such a variable keeps its name.
+    `refuse_at`: the place to name in the error for a variable that is not set. If empty, the name stays.
     """
     if isinstance(value, list):
         return [_expand_variables(item, variables, refuse_at) for item in value]
@@ -413,7 +494,7 @@ def _expand_variables(value: Any, variables: Mapping[str, str], refuse_at: str) 
         return value
     missing = [name for dollars, name in VARIABLE.findall(value) if dollars == "$" and name not in variables]
     if missing and refuse_at:
-        raise errors.settings_invalid(refuse_at, f"not set in the environment: {', '.join(missing)}")
+        raise errors.settings_invalid(refuse_at, f"environment variable not set: {', '.join(missing)}")
     return VARIABLE.sub(
         lambda match: variables.get(match[2], match[0]) if match[1] == "$" else f"${{{match[2]}}}", value
     )

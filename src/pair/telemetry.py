@@ -1,8 +1,8 @@
 """Spans for OpenTelemetry, which records them if the application has set up its SDK.
 
 Invariants
-    Neither questions, answers nor prompts are recorded: names, ids, counts and kinds of errors only.
-    OpenTelemetry is imported by the first span: commands that open none start without it.
+    Only names, ids, counts and kinds of errors are recorded; no questions, answers or prompts.
+    OpenTelemetry is imported by the first span: commands without spans start without it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-# Operations and attributes of the GenAI conventions, which are still in development: named here and nowhere else.
+# Operations and attributes of the GenAI conventions, which may still change.
 INVOKE_AGENT = "invoke_agent"
 RETRIEVAL = "retrieval"
 CHAT = "chat"
@@ -30,7 +30,7 @@ _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 def span(
     operation: str, subject: str = "", *, attributes: Mapping[str, str] | None = None, parent: str = ""
 ) -> Iterator["Span"]:
-    """Record `operation` on `subject`. `parent`: a traceparent of the caller, used when no span is running here."""
+    """Record `operation` on `subject`. `parent`: the traceparent of the caller, used if no span is open here."""
     from opentelemetry import trace  # noqa: PLC0415 - see the invariants
 
     context = None
@@ -52,7 +52,7 @@ def span(
 
 
 def fail(span: "Span", kind: str) -> None:
-    """Mark a span as failed. `kind`: a code or the name of a class. Messages are not recorded: see the invariants."""
+    """Mark a span as failed. `kind`: a code or the name of a class, never a message."""
     from opentelemetry import trace  # noqa: PLC0415 - see the invariants
 
     span.set_attribute("error.type", kind)
@@ -60,13 +60,13 @@ def fail(span: "Span", kind: str) -> None:
 
 
 def read_ids(span: "Span") -> tuple[str, str] | None:
-    """Return the ids of the trace and the span as hex strings; None when nothing is recorded."""
+    """Return the ids of the trace and the span as hex strings; None if the span is not recorded."""
     context = span.get_span_context()
     return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if span.is_recording() else None
 
 
 def format_traceparent(trace_id: str, span_id: str) -> str:
-    """Return the ids as a W3C traceparent; "" for ids of another kind."""
+    """Return the ids as a W3C traceparent; "" for invalid ids."""
     header = f"00-{trace_id}-{span_id}-01"
     return header if parse_traceparent(header) else ""
 

@@ -1,5 +1,6 @@
-"""Frozen values that cross a border between parts of pair, and checks of arguments that come from outside."""
+"""Frozen values that the parts of pair exchange, and checks of arguments from callers."""
 
+import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +10,13 @@ from typing import Any, Literal, get_args
 from pair import errors
 
 LONGEST_WAIT_SECONDS = 86_400
-"""The longest wait that a setting may ask for: sockets cannot wait longer."""
+"""The longest wait that a setting allows: sockets cannot wait longer."""
 
 SearchMode = Literal["hybrid", "keyword", "vector", "graph", "adaptive"]
 MODES: tuple[SearchMode, ...] = get_args(SearchMode)
 DEFAULT_MODE: SearchMode = "hybrid"
-"""All ways to search."""
 
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 _KB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _USER_OF_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _SECRET_OF_URL = re.compile(
@@ -37,26 +38,26 @@ _OPTIONAL_FIELDS = {
     "feed": "feed",
     "name": "name",
 }
-"""Fields of a source that may be None, by their names in JSON."""
+"""Optional fields of a source, by their names in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class KbSource:
-    """Where a whole KB comes from. `location` is an absolute path or a URL (for git with its `#ref`)."""
+    """The source of a whole KB. `location` is an absolute path or a URL (for git with its `#ref`)."""
 
     type: SourceType
     location: str
     requires_download: bool
     version: str | None = None
-    """Of a release, from its feed."""
+    """The version of a release, from its feed."""
     sha256: str | None = None
-    """Of the archive, when the release feed publishes it."""
+    """The hash of the archive, if the release feed has it."""
     feed: str | None = None
-    """The feed of releases that was asked, as it was named: with the KB and the version behind `#`, if so."""
+    """The release feed, as the user wrote it, with the KB and version after `#` if given."""
     manifest_sha256: str | None = None
-    """Of the manifest beside the archive, when the release feed publishes it."""
+    """The hash of the manifest next to the archive, if the release feed has it."""
     name: str | None = None
-    """Of the package, when the release feed says it: the package has to say the same."""
+    """The name of the package, if the release feed has it. The package must have the same name."""
 
     def to_json(self) -> dict[str, Any]:
         value = {"type": self.type, "location": self.location, "requiresDownload": self.requires_download}
@@ -65,7 +66,7 @@ class KbSource:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "KbSource":
-        """Raises ValueError, KeyError."""
+        """Return the source. Raises ValueError, KeyError."""
         optional = {field: value.get(name) for name, field in _OPTIONAL_FIELDS.items()}
         source = KbSource(value["type"], value["location"], value["requiresDownload"], **optional)
         texts = (source.location, *(text or "" for text in optional.values()))
@@ -76,7 +77,7 @@ class KbSource:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What the engine stores and finds. A given vector is not embedded again: the text is then one chunk."""
+    """A document to store. If it has a vector, its text is one chunk and is not embedded."""
 
     id: str
     text: str
@@ -88,38 +89,40 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class GraphParameters:
-    """How far and along what a search spreads."""
+    """How a search spreads over the graph."""
 
     hops: int = 1
-    """How many times from chunks over their entities to other chunks."""
+    """Number of hops, each from chunks over their entities to other chunks."""
     alpha: float = 0.5
-    """The share of the hybrid score in the final one; the rest is the graph's."""
+    """The share of the hybrid score in the ranking score; the rest is the share of the graph."""
     decay: float = 0.85
-    """The probability of going on, at each step."""
+    """The probability of continuing at each step."""
     edge_types: tuple[str, ...] | None = None
-    """Kinds of edges to go along; None for all but mere co-occurrence, which mentions say already."""
+    """Kinds of edges to follow; None for all except co-occurrence, which mentions already show."""
     seeds: int = 5
-    """How many hits to start from."""
+    """Number of hits to start from."""
     question_share: float = 0.5
-    """Of the starts, so many are at the question's own entities, if it names any that are known."""
+    """The share of the starts that the question's own entities get, if the graph has any of them."""
     most_common: float = 0.05
-    """An entity that is in more than this share of the chunks tells nothing."""
-    most_links: int = 6_000
-    """Mentions that are followed at most in one hop, those of rare entities first."""
+    """An entity in more than this share of the chunks is ignored."""
+    most_links: int = 500
+    """The most mentions to follow in one hop, those of rare entities first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What few searches need."""
+    """Options that few searches need."""
 
     max_distance: float | None = None
-    """Only hits whose vectors are strictly nearer than this."""
+    """Return only hits with vectors strictly nearer than this."""
     highlights: bool = False
-    """Say what matched, as places in the text of each hit."""
+    """Return the places of matches in the text of each hit."""
     diversity: float = 0.0
-    """How much a hit should be unlike those before it: from 0, not at all, to below 1."""
+    """Prefer hits unlike those before them: from 0 (not at all) to below 1."""
     graph: GraphParameters = field(default_factory=GraphParameters)
-    """How far and along what the modes `graph` and `adaptive` go."""
+    """How the modes `graph` and `adaptive` spread over the graph."""
+    allow_weak: bool = False
+    """Return the best passages even if none of them seems relevant."""
 
     def __post_init__(self) -> None:
         check_number("max_distance", self.max_distance)
@@ -129,18 +132,18 @@ class SearchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a document's text: `text[start:end]`."""
+    """A part of a document's text: `text[start:end]`."""
 
     text: str
     start: int
     end: int
     context: str = ""
-    """The headings above it that are not in it, outermost first: "Install > Linux"."""
+    """The headings above the chunk, outermost first: "Install > Linux"."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlsoIn:
-    """Another place that says the same as a hit."""
+    """Another place with the same text as a hit."""
 
     document_id: str
     chunk_id: str
@@ -162,7 +165,7 @@ class AlsoIn:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One search result: a chunk, and the document that it is of."""
+    """One search result: a passage of a document."""
 
     document_id: str
     chunk_id: str
@@ -170,7 +173,7 @@ class Hit:
     url: str
     text: str
     score: float
-    """1 is best; comparable between shards, not between modes."""
+    """The estimated probability that it is relevant, comparable across queries and modes."""
     distance: float | None
     metadata: Mapping[str, Any]
     start: int
@@ -179,13 +182,18 @@ class Hit:
     also_in: tuple[AlsoIn, ...] = ()
     """Other places with the same text; the first 20 of them."""
     highlights: tuple[tuple[int, int], ...] = ()
-    """What matched: starts and ends in `text`, ascending, without overlap."""
+    """Start and end of each match in `text`, ascending, without overlap."""
     explanation: Mapping[str, float | str] | None = None
-    """How the score came about, when that was asked for."""
+    """The parts of the score, if `explain` was set."""
     shard: str = ""
     """The content hash of the shard that holds it."""
     also_in_count: int = 0
-    """How many other places with the same text the search came across."""
+    """Number of other places with the same text that the search met."""
+
+    @property
+    def lifecycle(self) -> dict[str, str]:
+        """What its document says about its state today: see `read_lifecycle`."""
+        return read_lifecycle(self.metadata)
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
@@ -207,29 +215,69 @@ class Hit:
             value["also_in_count"] = self.also_in_count
         if self.explanation is not None:
             value["explanation"] = dict(self.explanation)
+        if lifecycle := self.lifecycle:
+            value["lifecycle"] = lifecycle
         return value
+
+
+def read_lifecycle(metadata: Mapping[str, Any], today: str = "") -> dict[str, str]:
+    """Return the state of a document by the fields of the Open Knowledge Format; empty for one that says nothing.
+
+    `status`: draft or deprecated. `stale_since`: the day since which it is stale, if that day has come. `verified_by`:
+    person or machine, and `verified_at`, the last time. `today`: ISO 8601; by default the day in UTC.
+    """
+    state: dict[str, str] = {}
+    if metadata.get("status") in ("draft", "deprecated"):
+        state["status"] = metadata["status"]
+    stale_after = metadata.get("stale_after")
+    if isinstance(stale_after, str) and _ISO_DATE.match(stale_after):
+        today = today or datetime.datetime.now(datetime.UTC).date().isoformat()  # noqa: TID251 - a day is enough
+        if today >= stale_after[:10]:
+            state["stale_since"] = stale_after[:10]
+    verified = metadata.get("verified")
+    given = verified if isinstance(verified, list | tuple) else [verified]
+    checks = [each for each in given if isinstance(each, Mapping) and isinstance(each.get("by"), str)]
+    if checks:
+        is_by_person = any(check["by"].startswith("human:") for check in checks)
+        state["verified_by"] = "person" if is_by_person else "machine"
+        if times := [check["at"] for check in checks if isinstance(check.get("at"), str)]:
+            state["verified_at"] = max(times)
+    return state
+
+
+def describe_lifecycle(state: Mapping[str, str]) -> str:
+    """Return the state of a document in a few words; "" where there is nothing to say."""
+    parts = [state["status"]] if "status" in state else []
+    if "stale_since" in state:
+        parts.append(f"stale since {state['stale_since']}")
+    if "verified_by" in state:
+        at = f" on {state['verified_at'][:10]}" if "verified_at" in state else ""
+        parts.append(f"verified by a {state['verified_by']}{at}")
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """The hits of a search, best first, and whether some shards could not be searched."""
+    """The hits of a search, best first, with the state of the search."""
 
     passages: tuple[Hit, ...]
     manifest_version: int
     shards_asked: int
     partial: bool = False
-    """Whether some shards could not be asked."""
+    """Whether some shards could not be searched."""
     faults: tuple[str, ...] = ()
-    """Which files could not be read, and why."""
+    """The files that could not be read, with reasons."""
     mode_used: SearchMode = "vector"
     reason: str = ""
-    """Why `adaptive` used the graph, or did not."""
+    """Why `adaptive` did or did not use the graph; why there are no hits although passages were found."""
     commit_id: str = ""
-    """The commit of the manifest: in another store, another one may have its number."""
+    """The commit of the manifest. Another store may have another manifest with the same number."""
     embedder: str = ""
     """The embedder of the KB."""
     term_weights: Mapping[str, float] = field(default_factory=dict)
-    """The weight of each word of the query in this KB: rare words weigh more. Empty where words do not count."""
+    """The weight of each word of the query in this KB: rare words weigh more. Empty if words do not count."""
+    near_misses: int = 0
+    """Passages that were found but are not returned, because none of them seems relevant."""
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.passages)
@@ -242,37 +290,41 @@ class Hits:
 
 
 # ── checks of arguments ────────────────────────────────────────────────────────────────────────────
-# Callers are not all type-checked: what they give is refused at the border, before it fails somewhere inside.
+# Not all callers are type-checked: wrong arguments are refused here, before they cause errors elsewhere.
+
+
+def is_kb_id(kb_id: object) -> bool:
+    return isinstance(kb_id, str) and _KB_ID.fullmatch(kb_id) is not None
 
 
 def check_kb_id(kb_id: str) -> str:
-    """Raises E212."""
-    if not isinstance(kb_id, str) or not _KB_ID.fullmatch(kb_id):
+    """Return the name of a KB if it is valid. Raises E212."""
+    if not is_kb_id(kb_id):
         raise errors.kb_id_invalid(kb_id)
     return kb_id
 
 
 def check_text(name: str, given: object, *, optional: bool = False) -> None:
-    """Raises E238."""
+    """Raise E238 unless a string is given."""
     if not isinstance(given, str) and not (optional and given is None):
         raise errors.argument_invalid(name, "text", given)
 
 
 def check_count(name: str, given: object, *, optional: bool = False) -> None:
-    """Raises E238."""
+    """Raise E238 unless a whole number is given."""
     is_count = isinstance(given, Integral) and not isinstance(given, bool)
     if not is_count and not (optional and given is None):
         raise errors.argument_invalid(name, "a whole number", given)
 
 
 def check_number(name: str, given: object) -> None:
-    """Accept None as well. Raises E238."""
+    """Raise E238 unless a number or None is given."""
     if given is not None and (not isinstance(given, Real) or isinstance(given, bool)):
         raise errors.argument_invalid(name, "a number", given)
 
 
 def check_texts(name: str, given: object) -> None:
-    """Raises E238 for anything but several texts; one text is not taken for its letters."""
+    """Raise E238 unless several strings are given; a string is not a list of its letters."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise errors.argument_invalid(name, "a list of texts", given)
     if isinstance(given, Sequence | set | frozenset):
@@ -281,13 +333,13 @@ def check_texts(name: str, given: object) -> None:
 
 
 def check_filter(given: object) -> None:
-    """Raises E238."""
+    """Raise E238 unless None, a mapping or several strings are given."""
     if given is not None and not isinstance(given, Mapping):
         check_texts("filter", given)
 
 
 def check_search(query: object, limit: object, condition: object, options: object) -> None:
-    """Check what every search is called with. Raises E238."""
+    """Check the arguments that all searches share. Raises E238."""
     check_text("query", query)
     check_count("limit", limit)
     check_filter(condition)
@@ -296,7 +348,7 @@ def check_search(query: object, limit: object, condition: object, options: objec
 
 
 def check_documents(given: object) -> Iterator[Document]:
-    """Return the documents, each checked when it is taken. Raises E238; E213 from the iterator."""
+    """Return an iterator that checks each document. Raises E238; the iterator raises E213."""
     if isinstance(given, str | bytes | Mapping | Document) or not isinstance(given, Iterable):
         raise errors.argument_invalid("documents", "a list of Document", given)
     return map(_check_document, given)
@@ -319,17 +371,17 @@ def _check_document(given: object) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class GraphRows:
-    """What a document says about entities. Chunks are named by their number in the document."""
+    """The entities and edges of a document. Chunks are identified by their number in the document."""
 
     mentions: tuple[tuple[str, float, int], ...] = ()
     """Entity, weight, chunk."""
     edges: tuple[tuple[str, str, str, float, int], ...] = ()
     """Source entity, target entity, kind, weight, chunk."""
     is_complete: bool = field(default=True, compare=False)
-    """False when a model could not be reached for some chunks: the document is extracted again by the next write."""
+    """False if a model was unavailable for some chunks: the next write extracts the document again."""
 
 
 NO_GRAPH = GraphRows()
-"""This very one stands for none: a document that names nothing has a graph of its own, which is empty."""
+"""The marker for no graph, compared by identity: a document without entities has another, empty graph."""
 NO_GRAPH_YET = GraphRows(is_complete=False)
-"""The same, for a document whose chunks a model could not be asked about."""
+"""The marker for a document whose graph is missing because a model was unavailable."""

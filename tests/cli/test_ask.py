@@ -26,7 +26,7 @@ def synced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def work(synced: Path, tmp_path: Path) -> Workplace:
-    """A project of its own, with what was synced."""
+    """A separate project with synced sources."""
     place = Workplace(tmp_path)
     shutil.copytree(synced / "project", place.folder, dirs_exist_ok=True)
     return place

@@ -35,7 +35,7 @@ def test_a_new_project_is_fine_and_nothing_is_made_in_it(workplace: Workplace):
     assert list(workplace.folder.iterdir()) == []
 
 
-def test_a_project_that_is_in_use_is_fine_and_stays_as_it_is(workplace: Workplace):
+def test_a_project_in_use_passes_and_is_unchanged(workplace: Workplace):
     write_files(workplace.target, {"page.md": "# Page\n\nSome text."})
     assert workplace.pair("sync").status == 0
     before = stored_files(workplace)
@@ -43,7 +43,7 @@ def test_a_project_that_is_in_use_is_fine_and_stays_as_it_is(workplace: Workplac
     assert stored_files(workplace) == before
 
 
-def test_what_fails_is_told_with_its_code_and_what_to_do_and_the_rest_is_looked_at_all_the_same(workplace: Workplace):
+def test_a_failed_check_is_reported_with_code_and_hint_and_the_others_still_run(workplace: Workplace):
     trouble = {"PAIR__AI__MODEL": "absent", "PAIR__AI__BASE_URL": NOBODY, "PAIR__SERVER__HOST": "0.0.0.0"}
     done = workplace.pair("doctor", "--json", **trouble)
     failed = {check["name"]: check for check in done.json["checks"] if check["state"] == "failed"}
@@ -52,13 +52,13 @@ def test_what_fails_is_told_with_its_code_and_what_to_do_and_the_rest_is_looked_
     assert (done.status, done.json["ok"]) == (6, False)
 
 
-def test_settings_that_cannot_be_read_are_the_only_thing_told(workplace: Workplace):
+def test_unreadable_settings_are_the_only_thing_reported(workplace: Workplace):
     done = workplace.pair("doctor", "--json", PAIR__ENGINE__EMBEDDER="nobody")
     assert states(done.json) == {"configuration": "failed"}
     assert done.status == 1
 
 
-def test_an_embedder_that_a_kb_was_not_made_with_is_told(workplace: Workplace):
+def test_an_embedder_that_does_not_match_the_kb_is_reported(workplace: Workplace):
     write_files(workplace.folder, {"page.md": "Some text."})
     assert workplace.pair("ingest", "page.md").status == 0
     done = workplace.pair("doctor", "--json", PAIR__ENGINE__EMBEDDING_DIMENSION="64")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def project(workplace: Workplace) -> Workplace:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an ingest leaves, made once."""
+    """Return a project after an ingest, made once."""
     workplace = Workplace(tmp_path_factory.mktemp("stored"))
     write_files(workplace.folder, NOTES)
     write_files(workplace.folder, {"facts.jsonl": lines_of(FACTS)})
@@ -111,7 +112,7 @@ def test_ingest_again_costs_nothing_and_a_changed_file_is_replaced(filled: Workp
 def test_ingest_tells_people_what_it_did(project: Workplace) -> None:
     done = project.pair("ingest", "notes/lunch.txt").succeeds()
     assert done.stdout == ""
-    assert "ingested into default: 1 added, 0 replaced, 0 unchanged (1 chunk)" in done.stderr
+    assert "Ingested 1 document into default: 1 added, 0 replaced, 0 unchanged (1 chunk)." in done.stderr
 
 
 def test_ingest_reads_lines_from_standard_input(project: Workplace) -> None:
@@ -210,6 +211,17 @@ def test_search_is_narrowed_by_filters_and_distance(filled: Workplace) -> None:
     assert found(filled, "castle", "-k", "10", "--exact") == found(filled, "castle", "-k", "10")
 
 
+def test_a_filtered_search_does_not_load_duckdb(filled: Workplace) -> None:
+    program = """
+import pair, sys
+with pair.open("default") as kb:
+    hits = kb.search("time", filter={"lang": {"not_in": ["en"], "exists": True}})
+assert [hit.document_id for hit in hits] == ["faq/2"]
+assert "duckdb" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=filled.folder, env=filled.environment, check=True)
+
+
 def test_searches_that_cannot_be_asked_are_refused(filled: Workplace) -> None:
     filled.pair("search", "", "--json").fails(1, "E215")
     filled.pair("search", "  \n ", "--json").fails(1, "E215")
@@ -225,7 +237,7 @@ def test_a_kb_that_is_not_there_comes_with_what_to_do(workplace: Workplace) -> N
     assert not (workplace.folder / ".pair").exists(), "looking makes nothing"
 
 
-def test_a_damaged_store_is_told_with_the_shard_and_what_to_do(filled: Workplace) -> None:
+def test_a_damaged_store_is_reported_with_the_shard_and_what_to_do(filled: Workplace) -> None:
     for path in (filled.folder / ".pair").rglob("*.search"):
         path.chmod(0o600)
         path.write_bytes(b"spoilt")
@@ -246,7 +258,7 @@ def test_docs_are_listed_page_by_page(filled: Workplace) -> None:
     rest = filled.pair("docs", "list", "--limit", "4", "--after", value["next"], "--json").json
     assert ([each["id"] for each in rest["documents"]], rest["next"]) == (["notes/deploy.md", "notes/lunch.txt"], None)
     told = filled.pair("docs", "list", "--limit", "1").stdout
-    assert told.splitlines() == ["faq/1", "more: pair docs list --after 'faq/1'"]
+    assert told.splitlines() == ["faq/1", "Show more: pair docs list --after faq/1"]
 
 
 def test_docs_are_listed_by_owner(filled: Workplace) -> None:
@@ -256,14 +268,28 @@ def test_docs_are_listed_by_owner(filled: Workplace) -> None:
     assert len(listed(filled, "--owner", "ingest")) == 6
 
 
+def test_docs_are_listed_and_counted_by_metadata(filled: Workplace) -> None:
+    assert listed(filled, "--filter", "lang!=en", "--filter", "lang?") == ["faq/2"]
+    either = '{"$or": [{"lang": "de"}, {"year": {"gte": 2024}}]}'
+    assert listed(filled, "--filter", either) == ["faq/2", "faq/3"]
+    assert filled.pair("docs", "list", "--filter", "!lang?", "--count").stdout == "3\n"
+    assert filled.pair("docs", "list", "--filter", either, "--count", "--json").json["count"] == 2
+    assert filled.pair("docs", "list", "--filter", "lang=fr").stdout == "No documents match. Remove a --filter\n"
+    assert filled.pair("docs", "facets", "lang").stdout == "2  en\n1  de\n"
+    facets = filled.pair("docs", "facets", "lang", "--filter", "year<2024", "--json").json
+    assert (facets["key"], facets["values"]) == ("lang", [{"value": "en", "count": 1}])
+    assert filled.pair("docs", "facets", "nothing").stdout == "No document has the key nothing.\n"
+    filled.pair("docs", "facets", "lang", "--filter", '{"$or": []}', "--json").fails(1, "E211")
+
+
 def test_docs_are_deleted_by_id_filter_and_owner(filled: Workplace) -> None:
     assert filled.pair("docs", "delete", "faq/1", "faq/9", "--json").json["deleted"] == 1
     assert filled.pair("docs", "delete", "--filter", "lang=de", "--json").json["deleted"] == 1
     assert listed(filled) == ["faq/3", "notes/deep/rollback.md", "notes/deploy.md", "notes/lunch.txt"]
-    assert "deleted 4 documents from default" in filled.pair("docs", "delete", "--owner", "ingest").stderr
+    assert "Deleted 4 documents from default." in filled.pair("docs", "delete", "--owner", "ingest").stderr
     assert listed(filled) == []
-    assert filled.pair("docs", "list").stdout == "no documents\n"
-    assert filled.pair("search", "castle").stdout == "nothing found\n"
+    assert filled.pair("docs", "list").stdout == "No documents. Store some: pair ingest PATH\n"
+    assert filled.pair("search", "castle").stdout.startswith("No results. ")
 
 
 def test_deleting_nothing_in_particular_is_refused(filled: Workplace) -> None:
@@ -280,7 +306,7 @@ def test_compact_gc_and_sweep_care_for_a_kb(filled: Workplace) -> None:
     filled.pair("ingest", "facts.jsonl")
     done = filled.pair("compact", "--all", "--json").json
     assert (done["kb_id"], done["shards_after"], done["documents"]) == ("default", 1, 6)
-    assert filled.pair("compact").stderr == "nothing to compact\n"
+    assert filled.pair("compact").stderr == "Nothing to compact.\n"
     kept = filled.pair("gc", "--grace", "0", "--json").json
     assert (kept["deleted_shards"], kept["kept_shards"], kept["kept_versions"] > 0) == (1, 0, True)
     filled.environment["PAIR__ENGINE__KEEP_VERSIONS"] = "0"
@@ -313,7 +339,7 @@ def test_a_sweep_of_no_cache_is_no_error(workplace: Workplace) -> None:
 
 
 def test_status_without_a_store_is_no_error(workplace: Workplace) -> None:
-    assert "stored       nothing" in workplace.pair("status").succeeds().stdout.splitlines()
+    assert "stored       nothing; run: pair sync, or pair ingest PATH" in workplace.pair("status").succeeds().stdout
     assert workplace.pair("status", "--json").json["stored"] is None
     assert not (workplace.folder / ".pair").exists(), "looking makes nothing"
 
@@ -323,7 +349,7 @@ def test_status_of_a_store_that_cannot_be_read_tells_the_rest(filled: Workplace)
     manifest.write_bytes(b"{}")
     told = filled.pair("status").succeeds()
     assert "synced" in told.stdout
-    assert "stored       unknown: Stored data cannot be used: default.duckdb.manifest.json" in told.stdout
+    assert "stored       unknown: Cannot read default.duckdb.manifest.json: the stored data is damaged." in told.stdout
     value = filled.pair("status", "--json").json
     assert (value["stored"], value["stored_error"]["code"]) == (None, "E207")
 

@@ -41,7 +41,7 @@ def project(workplace: Workplace, tmp_path: Path) -> Workplace:
 
 
 def left_behind(project: Workplace) -> list[str]:
-    """What a temporary KB could have left, but for the set."""
+    """Return files that a temporary KB could have left, except the set."""
     scratch = Path(project.environment["TMPDIR"])
     return sorted(
         path.name for folder in (scratch, project.folder) for path in folder.iterdir() if path.name != "asked"
@@ -65,21 +65,21 @@ def test_figures_of_every_mode_are_printed_as_json_and_nothing_stays(project: Wo
     assert left_behind(project) == []
 
 
-def test_people_get_a_table_and_are_told_what_was_left_out(project: Workplace) -> None:
+def test_the_table_names_what_was_left_out(project: Workplace) -> None:
     write_files(project.folder, {"asked/qrels.tsv": JUDGEMENTS + "q3\tgone\t1\nq9\tleap\t1\n"})
     done = project.pair("eval", "asked", "--mode", "vector", "--skip-unknown", "--limit-queries", "2").succeeds()
     about, blank, heading, row = done.stdout.splitlines()
-    assert about.startswith("asked: 4 documents, 4 chunks, judged queries asked: 2, embedder ")
+    assert about.startswith("asked: 4 documents, 4 chunks, judged queries: 2, ")
     assert blank == ""
     assert heading.split() == ["mode", "nDCG@10", "recall@10", "recall@100", "MRR@10", "p50", "p99"]
     assert row.split()[0] == "vector"
     assert row.split()[2:5] == ["1.000"] * 3
-    assert "storing 4 documents of asked" in done.stderr
-    assert "skipped: queries without a relevant document: 1" in done.stderr
-    assert "skipped: judgements of unknown queries or documents: 2" in done.stderr
+    assert "Storing 4 documents of asked" in done.stderr
+    assert "Skipped queries without a relevant document: 1" in done.stderr
+    assert "Skipped judgements of unknown queries or documents: 2" in done.stderr
 
 
-def test_a_knowledge_base_can_be_measured_as_it_is(project: Workplace) -> None:
+def test_an_existing_kb_can_be_measured(project: Workplace) -> None:
     assert project.pair("ingest", "asked/corpus.jsonl", "--kb", "team").status == 0
     (project.folder / "asked" / "corpus.jsonl").unlink()
     value = project.pair("eval", "asked", "--kb", "team", "--json").json
@@ -96,16 +96,18 @@ def test_a_knowledge_base_can_be_measured_as_it_is(project: Workplace) -> None:
         pytest.param(
             {"asked/qrels.tsv": "q1\tgone\t1\nq1\tdeploy\t1\n"},
             "E503",
-            "asked/qrels.tsv: 1 judgement is of documents that are not there: gone",
+            "Cannot use asked/qrels.tsv: 1 judgement names unknown documents: gone.",
             id="missing documents",
         ),
         pytest.param(
             {"asked/qrels.tsv": "q8\tdeploy\t1\nq9\tlunch\t1\n"},
             "E503",
-            "asked/qrels.tsv: 2 judgements are of queries that are not there: q8, q9",
+            "Cannot use asked/qrels.tsv: 2 judgements name unknown queries: q8, q9.",
             id="unknown queries",
         ),
-        pytest.param({"asked/qrels.tsv": "\n"}, "E502", "asked/qrels.tsv: no judgements", id="no judgements"),
+        pytest.param(
+            {"asked/qrels.tsv": "\n"}, "E502", "Cannot read asked/qrels.tsv: no judgements.", id="no judgements"
+        ),
     ],
 )
 def test_a_set_that_is_not_right_is_refused_before_anything_is_built(
@@ -128,9 +130,9 @@ def test_an_interrupted_measurement_leaves_nothing_behind(project: Workplace) ->
     write_files(project.folder, {"asked/corpus.jsonl": lines_of(many)})
     running = project.start("eval", "asked")
     assert running.stderr is not None
-    assert "storing 2,004 documents" in running.stderr.readline()
+    assert "Storing 2,004 documents" in running.stderr.readline()
     assert left_behind(project) != []
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=60)
-    assert (running.returncode, "interrupted" in told) == (130, True)
+    assert (running.returncode, "Interrupted" in told) == (130, True)
     assert left_behind(project) == []

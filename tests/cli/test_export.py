@@ -16,7 +16,7 @@ NOTES: dict[str, str | bytes] = {
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a sync leaves, made once."""
+    """Return a project after a sync, made once."""
     workplace = Workplace(tmp_path_factory.mktemp("stored"))
     write_files(workplace.folder, NOTES)
     assert workplace.pair("sync", PAIR__KB__SOURCES_DIR="sources").status == 0
@@ -34,15 +34,15 @@ def results(workplace: Workplace, *more: str) -> object:
     return workplace.pair("search", "item7 Ada", "--exact", "--json", *more).json["results"]
 
 
-def test_a_kb_comes_out_of_a_file_as_it_was(filled: Workplace) -> None:
+def test_an_imported_kb_equals_the_exported_one(filled: Workplace) -> None:
     before = results(filled)
     told = filled.pair("export", "-o", "backup.jsonl.gz")
     assert (told.status, told.stdout) == (0, "")
-    assert "exported default (12 documents, 12 chunks) to backup.jsonl.gz" in told.stderr
+    assert "Exported default to backup.jsonl.gz: 12 documents, 12 chunks." in told.stderr
     shutil.rmtree(filled.folder / ".pair" / "store")
     shutil.rmtree(filled.folder / ".pair" / "cache")
     done = filled.pair("import", "backup.jsonl.gz").succeeds()
-    assert "imported into default: 12 added, 0 replaced, 0 unchanged (12 chunks)" in done.stderr
+    assert "Imported backup.jsonl.gz into default: 12 added, 0 replaced, 0 unchanged (12 chunks)" in done.stderr
     assert results(filled) == before
     assert filled.pair("sync", "--json").json["stored"] == 0
     value = filled.pair("import", "backup.jsonl.gz", "--replace", "--json").json
@@ -55,10 +55,10 @@ def test_standard_output_gets_the_lines_and_nothing_else(filled: Workplace) -> N
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert (len(lines), lines[0]["vectors"], lines[-1]["end"]["documents"]) == (14, False, 12)
     assert all("vector" not in chunk for line in lines[1:-1] for chunk in line["chunks"])
-    assert "exported default" in done.stderr
+    assert "Exported default" in done.stderr
 
 
-def test_what_cannot_be_done_is_told_with_what_to_do(filled: Workplace) -> None:
+def test_errors_have_hints(filled: Workplace) -> None:
     assert filled.pair("export", "-o", "backup.jsonl").status == 0
     other = filled.pair("import", "backup.jsonl", "--kb", "other", PAIR__ENGINE__EMBEDDING_DIMENSION="24")
     assert other.status == 1

@@ -78,7 +78,7 @@ def test_a_path_without_a_feed_beside_it_is_missing(workplace: Workplace) -> Non
     assert workplace.pair("install", "--source", "dist/releases.json", "--json").error_code == "E004"
 
 
-def test_an_archive_may_lie_at_an_address_of_its_own(workplace: Workplace, server: Server) -> None:
+def test_an_archive_may_have_its_own_address(workplace: Workplace, server: Server) -> None:
     published(workplace, server, "1.0.0")
     value = feed_in(workplace.folder / "dist")
     value["kbs"]["handbook"]["releases"][0]["file"] = server.url("/kbs/handbook-1.0.0.zip")

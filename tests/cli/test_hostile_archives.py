@@ -60,6 +60,6 @@ def test_refusal_says_what_is_wrong_with_the_archive(workplace: Workplace):
     (workplace.folder / "x.zip").write_bytes(NAMES[0].build())
     done = workplace.pair("install", "--source", "./x.zip")
     assert done.stderr.startswith(
-        "Error: KB archive is unreadable or unsafe: x.zip\n\n"
-        "Nothing was unpacked: path leads out of the archive: '../evil'\n\nSuggestions:\n"
+        "Error: Cannot unpack x.zip: it is unreadable or unsafe.\n\n"
+        "Nothing was unpacked: path leads out of the archive: '../evil'.\n\nSuggestions:\n"
     )

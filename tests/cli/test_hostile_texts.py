@@ -1,4 +1,4 @@
-"""Texts, titles, names and replies of strangers: whatever they hold, the terminal shows it and does not obey it."""
+"""Untrusted texts, titles, names and replies: the terminal shows control sequences and does not execute them."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def assert_is_harmless(shown: str, *, is_terminal: bool) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    """A synced folder, a package and a repository, all by somebody who means harm."""
+    """A synced folder, a package and a repository, all by an attacker."""
     workplace = Workplace(tmp_path_factory.mktemp("hostile"))
     write_files(
         workplace.target,
@@ -121,7 +121,7 @@ COMMANDS: list[list[str]] = [
 
 
 def run_on_terminal(workplace: Workplace, *arguments: str, **variables: str) -> str:
-    """What a person sees of it."""
+    """Run a command and return what the terminal shows."""
     ours, theirs = pty.openpty()
     environment = workplace.environment | {"TERM": "xterm-256color", "COLUMNS": "200"} | variables
     with subprocess.Popen(
@@ -148,7 +148,7 @@ def _read(descriptor: int) -> bytes:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=[ascii(" ".join(command))[1:40] for command in COMMANDS])
-def test_nothing_that_a_stranger_wrote_is_obeyed_in_a_pipe(project: Workplace, arguments: list[str]) -> None:
+def test_untrusted_texts_are_harmless_in_a_pipe(project: Workplace, arguments: list[str]) -> None:
     done = project.pair(*arguments)
     assert done.status != 70, done.stderr
     assert "Traceback" not in done.stderr or "debug" in arguments
@@ -172,7 +172,7 @@ ON_A_TERMINAL = [
 
 
 @pytest.mark.parametrize("arguments", ON_A_TERMINAL, ids=[ascii(" ".join(command))[1:40] for command in ON_A_TERMINAL])
-def test_nothing_that_a_stranger_wrote_is_obeyed_on_a_terminal(project: Workplace, arguments: list[str]) -> None:
+def test_untrusted_texts_are_harmless_on_a_terminal(project: Workplace, arguments: list[str]) -> None:
     if arguments == ["sync"]:
         (project.folder / ".pair" / "index-cache.json").unlink()
     assert_is_harmless(run_on_terminal(project, *arguments), is_terminal=True)
@@ -205,7 +205,7 @@ def test_a_streamed_answer_of_a_model_cannot_command_the_terminal(project: Workp
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """A server that gives this answer to whatever is asked."""
+    """A server that gives this answer to every request."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

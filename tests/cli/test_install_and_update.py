@@ -46,7 +46,7 @@ def test_a_file_whose_name_is_not_unicode_is_skipped(workplace: Workplace) -> No
     Path(os.fsdecode(os.fsencode(kb) + b"/caf\xe9.md")).write_text("text")
     done = workplace.pair("install", "--source", "./kb")
     assert done.status == 0, done.stderr
-    assert "skipped caf\\udce9.md: name is not valid Unicode" in done.stderr
+    assert "Skipped caf\\udce9.md: name is not valid Unicode" in done.stderr
     assert workplace.pair("verify", workplace.target).status == 0
 
 
@@ -61,7 +61,7 @@ def test_install_refuses_to_overwrite_a_file_it_did_not_install(workplace: Workp
 
 
 @pytest.mark.rule("source-26")
-def test_install_leaves_files_alone_that_are_in_nobodys_way(workplace: Workplace) -> None:
+def test_install_leaves_unrelated_files_alone(workplace: Workplace) -> None:
     write_files(workplace.target, {"notes.md": "mine", "guides/own.md": "mine"})
     install(workplace)
     assert read_files(workplace.target) == SMALL_KB_BYTES | {"notes.md": b"mine", "guides/own.md": b"mine"}
@@ -115,7 +115,7 @@ def test_update_keeps_edits_additions_and_deletions_and_reports_them(workplace: 
     assert {name: read_files(workplace.target)[name] for name in kept} == kept
     assert not (workplace.target / "gone.md").exists()
     told = workplace.pair("update").stderr
-    assert "kept 1 file (edited here): README.md" in told
+    assert "Kept 1 file (you edited): README.md" in told
     assert "--force" in told
 
 
@@ -353,7 +353,7 @@ def test_targets_of_all_kinds_are_filled_and_updated(workplace: Workplace, targe
 
 
 @pytest.mark.rule("source-16")
-def test_unusual_names_and_bytes_arrive_as_they_are(workplace: Workplace) -> None:
+def test_unusual_names_and_bytes_are_installed_unchanged(workplace: Workplace) -> None:
     names = [
         "with space.md",
         "ünïcode/日本語.md",
@@ -576,7 +576,7 @@ def test_package_on_a_full_disk_leaves_no_half_archive(
     assert list((workplace.folder / "disk").iterdir()) == []
 
 
-def test_an_untouched_target_is_told_from_two_walks_alone(workplace: Workplace) -> None:
+def test_an_untouched_target_is_recognised_by_two_walks(workplace: Workplace) -> None:
     """A file whose size and time are restored is taken for unchanged: documented in docs/concepts/installing.md."""
     kb = install(workplace, many_files(20, version="one"))
     page = kb / "part-0/page-0.md"

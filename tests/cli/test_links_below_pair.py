@@ -1,4 +1,4 @@
-"""A stranger's project: links, hard links and notes below `.pair` never lead pair to files that it did not make."""
+"""An untrusted project: links, hard links and notes below `.pair` never lead pair to files that it did not make."""
 
 import hashlib
 import os
@@ -323,7 +323,7 @@ def test_an_install_leaves_no_lock_beside_its_target_and_no_file_of_that_name_is
     assert (workplace.folder / "docs" / ".mine.lock").read_text() == "mine"
 
 
-def test_nobody_else_can_read_the_keys_while_they_are_written(tmp_path: Path) -> None:
+def test_other_users_cannot_read_the_keys_during_a_write(tmp_path: Path) -> None:
     """Tells the mode of what takes the place of the file, at the moment when it does."""
     script = """
 import os, sys

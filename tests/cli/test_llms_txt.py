@@ -33,7 +33,7 @@ class Project:
         return self.workplace.folder / ".pair/index-cache.json"
 
     def seen(self) -> tuple[tuple[int, int], ...]:
-        """What would show that a file was written again."""
+        """Return values that change when a file is written again."""
         files = (self.path, self.cache, self.workplace.folder / ".pair/index.txt")
         return tuple((path.stat().st_ino, path.stat().st_mtime_ns) for path in files)
 
@@ -72,7 +72,7 @@ def test_a_run_with_nothing_to_do_writes_nothing(project: Project) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["deleted", "edited", "emptied"])
-def test_a_list_that_is_not_as_it_was_written_is_written_again(project: Project, spoil: str) -> None:
+def test_an_edited_list_is_written_again(project: Project, spoil: str) -> None:
     project.sync()
     whole = project.text
     if spoil == "deleted":
@@ -133,7 +133,7 @@ def test_the_list_is_no_source_of_itself(project: Project) -> None:
 
 
 def test_a_state_saved_without_its_list_is_healed(project: Project) -> None:
-    """What a kill between the two renames leaves: the state is new, the list is old."""
+    """A kill between the two renames leaves a new state and an old list."""
     project.sync()
     old = project.path.read_bytes()
     write_files(project.workplace.target, {"new.md": "# New\n\nA new page.\n"})

@@ -18,7 +18,7 @@ def lock_of(workplace: Workplace) -> Path:
 
 
 def edit_lock(workplace: Workplace, field: str, value: str) -> str:
-    """In every table; what was there in the first."""
+    """Set a field in every table, and return its former value in the first one."""
     text = lock_of(workplace).read_text()
     [old, *_] = re.findall(rf'(?m)^{field} = "(.*)"$', text)
     lock_of(workplace).write_text(re.sub(rf'(?m)^{field} = ".*"$', f'{field} = "{value}"', text))
@@ -135,7 +135,7 @@ def test_what_is_locked_and_not_installed_is_not_forgotten(workplace: Workplace,
 def test_a_query_in_a_source_is_pointed_out(workplace: Workplace, server: Server) -> None:
     server.add("/kb.zip", zip_of(SMALL_KB))
     workplace.pair("install", "--source", server.url("/kb.zip?key=1")).succeeds()
-    assert "do not share the lock" in workplace.pair("lock").succeeds().stderr
+    assert "Do not share pair.lock" in workplace.pair("lock").succeeds().stderr
 
 
 def test_another_file_may_be_the_lock(workplace: Workplace, server: Server, locked: str) -> None:
@@ -217,7 +217,7 @@ def test_a_lock_and_another_way_to_say_it_exclude_each_other(workplace: Workplac
 
 def test_a_dry_run_of_a_locked_install_changes_nothing(workplace: Workplace, server: Server, locked: str) -> None:
     forget(workplace, server)
-    workplace.pair("install", "--locked", "--dry-run").succeeds().says("dry run")
+    workplace.pair("install", "--locked", "--dry-run").succeeds().says("Dry run")
     assert not workplace.target.exists()
 
 
@@ -349,7 +349,7 @@ def test_a_kb_that_the_feed_has_no_more_is_refused(workplace: Workplace, server:
 
 
 def test_when_one_kb_is_refused_no_other_is_installed(workplace: Workplace, server: Server, locked: str) -> None:
-    """Whatever the order of their ids."""
+    """The order of the ids does not matter."""
     for name in ("a-url", "z-url"):
         url = server.add(f"/{name}.zip", zip_of({**SMALL_KB, "name.md": name}))
         workplace.pair("install", f"kbs/{name}", "--kb", name, "--source", url).succeeds()
@@ -379,7 +379,7 @@ def test_an_edited_file_is_not_overwritten_by_a_locked_install_unless_forced(wor
 
 
 def checked(workplace: Workplace) -> list[str]:
-    """What the check finds; it writes nothing."""
+    """Return the findings of the check, which writes nothing."""
     before = {path: path.stat().st_mtime_ns for path in workplace.folder.rglob("*")}
     done = workplace.pair("lock", "--check", "--json")
     assert {path: path.stat().st_mtime_ns for path in workplace.folder.rglob("*")} == before
@@ -449,7 +449,7 @@ def test_a_check_finds_a_record_that_was_made_to_fit(workplace: Workplace, locke
     assert drift.startswith("default: content SHA-256 of the listed files: locked ")
     record.write_text("damaged")
     [drift] = checked(workplace)
-    assert "unreadable" in drift
+    assert "it is damaged" in drift
 
 
 def test_a_check_without_a_lock_or_with_a_damaged_one_says_so(workplace: Workplace, locked: str) -> None:

@@ -12,7 +12,7 @@ from support.command import Workplace, write_files
 
 @pytest.fixture
 def locked(origin: Origin, elsewhere: Workplace) -> Workplace:
-    """With version 1.0.0 in the past, and 1.1.0 locked."""
+    """Return a project with version 1.1.0 locked after 1.0.0."""
     for version, changes in (("1.0.0", {}), ("1.1.0", CHANGED)):
         package = origin.package(version, **changes)
         assert elsewhere.pair("install", "--offline", "--source", package).status == 0
@@ -22,7 +22,7 @@ def locked(origin: Origin, elsewhere: Workplace) -> Workplace:
 
 
 def drifts(workplace: Workplace) -> list[str]:
-    """Without the hashes that identify an index."""
+    """Return the drifts without the hashes that identify an index."""
     done = workplace.pair("lock", "--check", "--json").fails(4, "E022")
     return [line.partition(" (")[0] for line in done.json["error"]["details"]["drifts"]]
 
@@ -37,7 +37,7 @@ def manifest_of(workplace: Workplace) -> Path:
     return found
 
 
-def test_a_roll_back_is_told_with_what_is_searched_now_until_it_is_taken_back(locked: Workplace) -> None:
+def test_a_rollback_is_reported_with_the_searched_version_until_it_is_undone(locked: Workplace) -> None:
     locked.pair("rollback", "1.0.0").succeeds()
     told = locked.pair("lock", "--check").stderr
     assert "default: index in the engine: locked clocks 1.1.0 (" in told
@@ -49,12 +49,12 @@ def test_a_roll_back_is_told_with_what_is_searched_now_until_it_is_taken_back(lo
     locked.pair("lock", "--check").succeeds()
 
 
-def test_a_document_beside_those_of_the_package_is_nobodys_drift(locked: Workplace) -> None:
+def test_a_document_beside_those_of_the_package_is_not_drift(locked: Workplace) -> None:
     ingest(locked, id="mine", text="Water clocks drip.")
     locked.pair("lock", "--check").succeeds()
 
 
-def test_a_file_that_an_update_left_as_it_was_here_is_nobodys_drift(locked: Workplace, origin: Origin) -> None:
+def test_a_file_that_an_update_kept_is_not_drift(locked: Workplace, origin: Origin) -> None:
     write_files(locked.target, {"water.md": "# Water\n\nOurs drip.\n"})
     locked.pair("sync").succeeds()
     newer = origin.package("1.2.0", **{"water.md": "# Water\n\nTheirs drip.\n"})
@@ -63,12 +63,12 @@ def test_a_file_that_an_update_left_as_it_was_here_is_nobodys_drift(locked: Work
     locked.pair("lock", "--check").succeeds()
 
 
-def test_another_embedder_is_told(locked: Workplace) -> None:
+def test_another_embedder_is_reported(locked: Workplace) -> None:
     locked.pair("reembed", PAIR__ENGINE__EMBEDDING_DIMENSION="64").succeeds()
     assert drifts(locked) == ["default: embedder in the engine: locked ngram-384-v1, found ngram-64-v1"]
 
 
-def test_another_package_in_the_same_kb_is_told(locked: Workplace, origin: Origin) -> None:
+def test_another_package_in_the_same_kb_is_reported(locked: Workplace, origin: Origin) -> None:
     write_files(origin.workplace.folder / "rooms", {"red.md": "# Red\n\nIts walls are red.\n"})
     origin.workplace.pair("package", "rooms", "-o", "rooms.zip", "--with-index").succeeds()
     rooms = origin.workplace.folder / "rooms.zip"
@@ -78,7 +78,7 @@ def test_another_package_in_the_same_kb_is_told(locked: Workplace, origin: Origi
     assert "found rooms 1.0.0" in told
 
 
-def test_a_kb_that_is_gone_or_damaged_is_told_and_none_is_made(locked: Workplace) -> None:
+def test_a_missing_or_damaged_kb_is_reported_and_not_created(locked: Workplace) -> None:
     manifest = manifest_of(locked)
     manifest.write_bytes(manifest.read_bytes().replace(b'"version":', b'"versinn":'))
     [damaged] = drifts(locked)
@@ -100,7 +100,7 @@ def test_neither_compaction_nor_collection_nor_repair_is_a_drift(locked: Workpla
         locked.pair("lock", "--check").succeeds()
 
 
-def test_where_nobody_wanted_the_index_no_kb_is_looked_at(origin: Origin, elsewhere: Workplace) -> None:
+def test_without_an_installed_index_no_kb_is_checked(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
     elsewhere.pair("install", "--offline", "--source", package, "--no-index").succeeds()
     elsewhere.pair("lock").succeeds()
@@ -111,7 +111,7 @@ def test_where_nobody_wanted_the_index_no_kb_is_looked_at(origin: Origin, elsewh
     elsewhere.pair("lock", "--check").succeeds()
 
 
-def test_an_edited_file_is_told_once_whether_or_not_it_was_synced(locked: Workplace) -> None:
+def test_an_edited_file_is_reported_once_whether_or_not_it_was_synced(locked: Workplace) -> None:
     write_files(locked.target, {"almanacs.md": "# Almanacs\n\nOurs are older.\n"})
     assert drifts(locked) == ["default: edited: .pair/knowledge/almanacs.md"]
     locked.pair("sync").succeeds()

@@ -25,7 +25,7 @@ GREETING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    """With the KBs `default` and `notes`."""
+    """Return a project with the KBs `default` and `notes`."""
     workplace = Workplace(tmp_path_factory.mktemp("mcp"))
     for kb_id, texts in {
         "default": {**HANDBOOK, "long.txt": LONG},
@@ -129,7 +129,7 @@ def test_it_ends_with_its_input_and_what_was_begun_is_stored(project: Workplace)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_when_it_is_told_to(project: Workplace, number: signal.Signals):
+def test_it_ends_on_a_signal(project: Workplace, number: signal.Signals):
     process = started(project)
     greeted(process)
     process.send_signal(number)

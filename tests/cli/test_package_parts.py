@@ -41,7 +41,7 @@ def test_an_update_fetches_only_the_shards_that_are_not_here(subscription: Subsc
     subscription.elsewhere.pair("verify", ".pair/knowledge").succeeds()
 
 
-def test_texts_alone_are_installed_where_the_store_of_the_engine_is_away(
+def test_files_alone_are_installed_when_the_store_is_unavailable(
     origin: Origin, elsewhere: Workplace, server: Server
 ) -> None:
     put_up(server, origin.package("1.0.0"))
@@ -58,7 +58,7 @@ def long_text(seed: int) -> str:
 
 
 def spans_of_index(package: Path) -> list[range]:
-    """Where the files of the index lie in the archive."""
+    """Return the byte ranges of the index files in the archive."""
     with zipfile.ZipFile(package) as opened:
         entries = sorted(opened.infolist(), key=lambda each: each.header_offset)
         ends = [each.header_offset for each in entries[1:]] + [opened.start_dir]
@@ -76,7 +76,7 @@ def fetched_of(server: Server, package: Path) -> list[range]:
 
 
 @pytest.mark.parametrize("first", ["install", "install --no-index", "nothing"])
-def test_of_an_index_that_nobody_wants_nothing_is_fetched(
+def test_an_index_that_is_not_requested_is_not_fetched(
     origin: Origin, elsewhere: Workplace, server: Server, first: str
 ) -> None:
     if first != "nothing":
@@ -100,7 +100,7 @@ def test_of_an_index_that_nobody_wants_nothing_is_fetched(
         assert elsewhere.pair("search", "sundials", "--json").error_code == "E201"
 
 
-def test_an_index_that_nobody_wanted_is_fetched_once_somebody_does(
+def test_a_skipped_index_is_fetched_when_it_is_requested_later(
     origin: Origin, elsewhere: Workplace, server: Server
 ) -> None:
     package = origin.package("1.0.0", **{"tides.md": long_text(1)})
@@ -123,7 +123,7 @@ def test_a_connection_that_is_cut_is_gone_on_with(subscription: Subscription) ->
     subscription.assert_finds_the_same()
 
 
-def test_an_archive_that_changes_in_between_is_taken_as_it_is_then(subscription: Subscription) -> None:
+def test_an_archive_that_changes_in_between_is_installed_in_its_new_state(subscription: Subscription) -> None:
     subscription.install()
     changes: list[Path] = []
 

@@ -85,7 +85,7 @@ def test_an_update_can_be_rolled_back_by_the_version_of_the_package(origin: Orig
     assert hits_of(elsewhere, "sundials", "--exact", "--at", "1.1.0") == after
 
 
-def test_each_target_is_a_kb_of_its_own_and_syncing_leaves_it_alone(origin: Origin, elsewhere: Workplace) -> None:
+def test_each_target_is_a_separate_kb_that_a_sync_does_not_change(origin: Origin, elsewhere: Workplace) -> None:
     write_files(origin.workplace.folder / "rooms", {"sundials.md": "# A room\n\nIts walls are red.\n"})
     assert origin.workplace.pair("package", "rooms", "-o", "rooms.zip", "--with-index").status == 0
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
@@ -101,7 +101,7 @@ def test_each_target_is_a_kb_of_its_own_and_syncing_leaves_it_alone(origin: Orig
     assert elsewhere.pair("lock", "--check").status == 0
 
 
-def test_a_lock_brings_the_index_too_unless_nobody_wants_it(origin: Origin, elsewhere: Workplace) -> None:
+def test_a_lock_installs_the_index_unless_it_is_not_requested(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
     assert elsewhere.pair("install", "--offline", "--source", package).status == 0
     assert elsewhere.pair("lock").status == 0
@@ -119,7 +119,7 @@ def test_a_lock_brings_the_index_too_unless_nobody_wants_it(origin: Origin, else
 
 
 def labels(workplace: Workplace) -> list[tuple[str, str]]:
-    """What made each version, and the package that it is called by; the newest first."""
+    """Return what made each version and its package label, newest first."""
     return [(each["made_by"], each["label"]) for each in workplace.pair("versions", "--json").json["versions"]]
 
 

@@ -94,7 +94,7 @@ def cut_directory(content: bytes, start: int) -> bytes:
 
 
 def sizes_without_their_field(content: bytes, start: int) -> bytes:
-    """What says that the sizes stand in a field for large files, which is not there."""
+    """Return an archive whose sizes refer to a ZIP64 field that is missing."""
     return content[: start + 20] + b"\xff" * 8 + content[start + 28 :]
 
 
@@ -163,11 +163,11 @@ def test_a_folder_that_is_not_the_sources_of_the_project_is_no_index_of_default(
     origin.workplace.pair("package", "nowhere", "--with-index", "--json").fails(1, "E003")
 
 
-def test_it_is_told_when_more_is_given_away_than_the_files_of_the_folder(origin: Origin) -> None:
+def test_a_package_with_more_than_the_files_of_the_folder_is_reported(origin: Origin) -> None:
     workplace = origin.workplace
     write_files(workplace.target, pages())
     write_files(workplace.folder, {"mine.jsonl": json.dumps({"id": "mine", "text": "Water clocks drip."})})
     packaged = ("package", ".pair/knowledge", "-o", "kb.zip", "--with-index")
     assert "also holds" not in workplace.pair(*packaged).stderr
     assert workplace.pair("ingest", "mine.jsonl").status == 0
-    assert "the index also holds what is not in .pair/knowledge: 1 page" in workplace.pair(*packaged).stderr
+    assert "the index also holds documents that are not in .pair/knowledge: 1" in workplace.pair(*packaged).stderr

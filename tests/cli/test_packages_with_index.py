@@ -1,4 +1,4 @@
-"""Packages that bring their index: searchable as soon as they are installed, and the same as at their origin."""
+"""Packages with an index: searchable as soon as they are installed, with the same results as at their origin."""
 
 import shutil
 import zipfile
@@ -26,7 +26,7 @@ def test_what_is_installed_is_found_as_at_its_origin_and_nothing_is_embedded(
 
 
 def test_an_install_asks_no_embedder(origin: Origin, elsewhere: Workplace) -> None:
-    """Its vectors are said to be of a server that is not there: whoever wanted to embed would fail."""
+    """The embedder of its vectors is an unavailable server, so every attempt to embed fails."""
     package = origin.package("1.0.0")
     rewritten(package, lambda index: index["embedder"].update(name="openai-none-384"))
     elsewhere.environment |= {
@@ -53,7 +53,7 @@ def test_answers_and_citations_are_those_of_the_origin(origin: Origin, elsewhere
 
 
 def cited(answer: dict[str, Any]) -> list[Any]:
-    """All but when it was read on this machine, and how often its store was written."""
+    """Return the citation without the time of reading and the version of the store."""
     local = {"lastFetchedAt", "fetchedAt", "manifestVersion"}
     return [
         (
@@ -105,7 +105,7 @@ def test_info_and_verify_tell_of_the_index(origin: Origin) -> None:
     assert read_files(origin.folder).keys() == pages().keys()
 
 
-def test_texts_alone_are_installed_where_nobody_wants_the_index(origin: Origin, elsewhere: Workplace) -> None:
+def test_files_alone_are_installed_without_the_index(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
     assert elsewhere.pair("install", "--offline", "--source", package, "--no-index").status == 0
     assert read_files(elsewhere.target) == read_files(origin.folder)
@@ -127,3 +127,10 @@ def test_an_index_that_was_lost_is_taken_up_again(origin: Origin, elsewhere: Wor
     again = elsewhere.pair("install", "--offline", "--source", package, "--json").json
     assert (again["added"], again["unchanged"]) == ([], len(TOPICS))
     assert hits_of(elsewhere, QUERIES[0]) == origin.search(QUERIES[0])
+
+
+def test_packaging_an_index_shows_how_far_it_is(workplace: Workplace) -> None:
+    write_files(workplace.folder / "pages", {f"{number}.md": f"Page {number} of the handbook." for number in range(60)})
+    command = ("package", "pages", "-o", "pages.zip", "--version", "1.0.0", "--with-index")
+    assert "storing 100% of 60 sources" in workplace.pair(*command).succeeds().stderr
+    assert "storing" not in workplace.pair(*command, "--json").succeeds().stderr

@@ -26,7 +26,7 @@ def assert_plain(text: str) -> None:
 
 @contextlib.contextmanager
 def serving_tls(folder: Path) -> Iterator[int]:
-    """A server whose certificate nobody vouches for."""
+    """A server with an untrusted certificate."""
     write_certificate(folder, "localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
@@ -36,7 +36,7 @@ def serving_tls(folder: Path) -> Iterator[int]:
         yield server.port
 
 
-def test_a_refused_connection_is_told_with_the_host(workplace: Workplace) -> None:
+def test_a_refused_connection_names_the_host(workplace: Workplace) -> None:
     port = free_ports(1)[0]
     done = workplace.pair("install", "--source", f"http://127.0.0.1:{port}/kb.zip", PAIR__SOURCES__RETRIES="0")
     assert f"Network error: cannot reach 127.0.0.1:{port}: connection refused\n" in done.stderr
@@ -44,27 +44,27 @@ def test_a_refused_connection_is_told_with_the_host(workplace: Workplace) -> Non
     assert_plain(done.stderr)
 
 
-def assert_told(workplace: Workplace, address: str, words: str) -> None:
-    """By an install from this address, and by a sync of a page there."""
+def assert_reported(workplace: Workplace, address: str, words: str) -> None:
+    """Check the message of an install from this address, and of a sync of a page there."""
     write_files(workplace.folder / ".pair", {"links.txt": f"{address}/a\n"})
     variables = {"PAIR__SOURCES__RETRIES": "0", "PAIR__KB__ALLOW_PRIVATE_ADDRESSES": "true"}
     for command in (["install", "--source", f"{address}/kb.zip"], ["sync"]):
         assert_plain(workplace.pair(*command, **variables).says(words).stderr)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_told_as_that(workplace: Workplace, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_reported_as_such(workplace: Workplace, tmp_path: Path) -> None:
     with serving_tls(tmp_path) as port:
         words = "certificate verify failed: self-signed certificate"
-        assert_told(workplace, f"https://localhost:{port}", words)
+        assert_reported(workplace, f"https://localhost:{port}", words)
 
 
-def test_a_server_that_speaks_something_else_is_told_as_that(workplace: Workplace) -> None:
+def test_a_server_with_another_protocol_is_reported_as_such(workplace: Workplace) -> None:
     with answering(b"220 mail.example ESMTP ready\r\n\r\n") as address:
-        assert_told(workplace, address, "the server did not answer in HTTP")
+        assert_reported(workplace, address, "the server did not answer in HTTP")
 
 
 @pytest.mark.parametrize(
-    ("status", "hint"), [(404, "Check the address"), (403, "Check that you may read"), (500, "Try again later")]
+    ("status", "hint"), [(404, "Check the address"), (403, "Check that you have access"), (500, "Try again later")]
 )
 def test_a_server_that_answered_gives_no_advice_about_the_network(workplace: Workplace, status: int, hint: str) -> None:
     with Server() as server:
@@ -102,7 +102,7 @@ def test_of_a_server_that_does_not_answer_it_is_said_that_it_is_waited_for(workp
     assert told == f"waiting for {address}\n"
 
 
-def test_an_empty_folder_is_not_told_to_install_itself(workplace: Workplace) -> None:
+def test_an_empty_folder_gets_no_hint_to_install_itself(workplace: Workplace) -> None:
     (workplace.folder / "empty").mkdir()
     done = workplace.pair("install", "--source", "./empty").says("the source has no files")
     assert "pair install" not in done.stderr
@@ -113,7 +113,7 @@ def test_records_of_a_folder_that_vanished_are_said_to_be_kept(workplace: Workpl
     write_files(workplace.target, {"a.md": "# A\n"})
     workplace.pair("sync")
     workplace.target.rename(workplace.folder / "moved")
-    done = workplace.pair("sync").says("synced: nothing; what is recorded of these sources is kept")
+    done = workplace.pair("sync").says("Synced: nothing; the records of these sources are kept")
     assert "no sources" not in done.stderr
 
 
@@ -147,7 +147,7 @@ def test_a_private_address_is_refused_with_the_setting_that_allows_it(workplace:
     workplace.pair("sync").says("127.0.0.1 is a loopback address; kb.allow_private_addresses: true allows it")
 
 
-def test_a_model_that_cannot_be_reached_is_told_in_plain_words(workplace: Workplace) -> None:
+def test_a_model_that_cannot_be_reached_is_reported_in_plain_words(workplace: Workplace) -> None:
     write_files(workplace.target, {"a.md": "# A\n\nWords.\n"})
     model = {
         "PAIR__AI__BASE_URL": f"http://127.0.0.1:{free_ports(1)[0]}/v1",
@@ -163,8 +163,8 @@ def test_a_lease_server_that_is_down_is_not_called_a_blob_store(workplace: Workp
     place = f"127.0.0.1:{free_ports(1)[0]}/0"
     leases = {"PAIR__ENGINE__LEASE": "redis", "PAIR__ENGINE__REDIS_URL": f"redis://user:secret@{place}"}
     done = workplace.pair("ingest", "a.md", **leases)
-    assert f"Error: Lease server (Redis) cannot be reached, or refuses: redis://{place}\n" in done.stderr
-    assert "No connection to Redis. Without a lease nothing is written" in done.stderr
+    assert f"Error: Cannot reach the lease server (Redis) redis://{place}.\n" in done.stderr
+    assert "No connection to Redis. Nothing can be written without a lease" in done.stderr
     assert "engine.redis_url" in done.stderr
     assert "lob store" not in done.stderr
     assert "secret" not in done.stderr

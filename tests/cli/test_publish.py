@@ -54,14 +54,14 @@ def test_a_folder_is_packaged_and_published_with_its_feed_and_checksum(workplace
 def test_what_the_command_says_to_use_works(workplace: Workplace, server: Server) -> None:
     folder_of(workplace)
     done = workplace.pair("publish", "dist", "handbook", "--version", "1.2.0")
-    assert "published handbook 1.2.0 to dist" in done.stderr
+    assert "Published handbook 1.2.0 to dist" in done.stderr
     assert "--source ./dist/releases.json#handbook" in done.stderr
     assert workplace.pair("install", "--source", "./dist/releases.json#handbook@1.2.0").status == 0
     assert read_files(workplace.target) == SMALL_KB_BYTES | {"page.md": b"one"}
     assert workplace.pair("install", "web", "--source", serve(server, workplace.folder / "dist")).status == 0
 
 
-def test_a_package_is_published_as_it_is_with_what_lies_beside_it(workplace: Workplace) -> None:
+def test_a_package_is_published_unchanged_with_its_companion_files(workplace: Workplace) -> None:
     folder_of(workplace)
     workplace.pair("package", "handbook", "-o", "made/kb.zip", "--name", "handbook", "--version", "2.0.0")
     with zipfile.ZipFile(workplace.folder / "made" / "kb.zip") as made:
@@ -102,7 +102,7 @@ def test_the_same_bytes_again_are_nothing_to_do(workplace: Workplace) -> None:
     assert done.json["is_new"] is False
     after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (workplace.folder / "dist").iterdir()}
     assert after == before
-    workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook").says("nothing to do")
+    workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook").says("Nothing to do")
 
 
 def test_other_bytes_for_a_version_are_refused_and_change_nothing(workplace: Workplace) -> None:
@@ -116,7 +116,7 @@ def test_other_bytes_for_a_version_are_refused_and_change_nothing(workplace: Wor
     assert read_files(workplace.folder / "dist") == before
 
 
-def test_bytes_that_somebody_began_to_publish_are_not_replaced_by_others(workplace: Workplace) -> None:
+def test_bytes_of_an_unfinished_publication_are_not_replaced_by_others(workplace: Workplace) -> None:
     publish(workplace, "1.0.0")
     (workplace.folder / "dist" / "releases.json").unlink()
     folder_of(workplace, text="other")

@@ -19,7 +19,7 @@ NOTES: dict[str, str | bytes] = {
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an ingest leaves, made once."""
+    """Return a project after an ingest, made once."""
     workplace = Workplace(tmp_path_factory.mktemp("stored"))
     write_files(workplace.folder, NOTES)
     assert workplace.pair("ingest", "notes").status == 0
@@ -34,22 +34,22 @@ def filled(workplace: Workplace, stored: Path) -> Workplace:
 
 
 def configured(workplace: Workplace, text: str) -> None:
-    """By the file alone."""
+    """Configure the project by its file alone."""
     del workplace.environment["PAIR__ENGINE__EMBEDDER"]
     (workplace.folder / "config.yaml").write_text(text)
 
 
-def test_the_embedder_is_changed_and_the_line_to_change_is_told(filled: Workplace) -> None:
+def test_the_embedder_is_changed_and_the_setting_to_change_is_reported(filled: Workplace) -> None:
     configured(filled, "engine:\n  graph: text\n  embedder: ngram\n  embedding_dimension: 384\n")
     planned = filled.pair("reembed", "--embedder", "static", "--dry-run").succeeds()
-    assert "default (40 documents, 40 chunks) from ngram-384-v1 to static-" in planned.stderr
-    assert "40 texts of " in planned.stderr
+    assert "Would re-embed default (40 documents, 40 chunks) from ngram-384-v1 to static-" in planned.stderr
+    assert "40 texts with " in planned.stderr
     assert filled.pair("search", "item7", "--json").status == 0
 
     done = filled.pair("reembed", "--embedder", "static")
     assert (done.status, done.stdout) == (0, "")
     assert "100% of 40 chunks" in done.stderr
-    assert "re-embedded default (40 documents, 40 chunks) with static-" in done.stderr
+    assert "Re-embedded default (40 documents, 40 chunks) with static-" in done.stderr
     assert "change config.yaml:3 to `embedder: static`" in done.stderr
     assert "remove config.yaml:4, `embedding_dimension: 384`" in done.stderr
     filled.pair("search", "item7").exits(1).says("pair reembed --kb default")
@@ -58,7 +58,7 @@ def test_the_embedder_is_changed_and_the_line_to_change_is_told(filled: Workplac
     assert filled.pair("search", "item7", "--json").json["results"][0]["id"] == "notes/7.md"
     assert filled.pair("ingest", "notes", "--json").json["unchanged"] == 40
     again = filled.pair("reembed")
-    assert (again.status, again.stderr.splitlines()[0].partition(" has ")[0]) == (0, "nothing to do: default")
+    assert (again.status, again.stderr.splitlines()[0].partition(" already ")[0]) == (0, "Nothing to do: default")
 
 
 def test_programs_get_one_value(filled: Workplace) -> None:
@@ -109,7 +109,7 @@ def test_documents_without_text_are_named(filled: Workplace) -> None:
 
 
 class StallingServer(ModelServer):
-    """Answers one request for vectors of several texts, and then no more until it is told to."""
+    """Answers one request for vectors of several texts, and no more until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class StallingServer(ModelServer):
         return super().answer_to(path, headers, request)
 
 
-def test_an_interrupted_run_leaves_the_kb_as_it_was(filled: Workplace) -> None:
+def test_an_interrupted_run_leaves_the_kb_unchanged(filled: Workplace) -> None:
     with StallingServer() as server:
         remote = {"PAIR__ENGINE__EMBEDDING_URL": server.url}
         command = ("reembed", "--embedder", "openai", "--model", "tiny")
@@ -134,7 +134,7 @@ def test_an_interrupted_run_leaves_the_kb_as_it_was(filled: Workplace) -> None:
         server.go_on.set()
         _, told = running.communicate(timeout=60)
         assert running.returncode == 130
-        assert "interrupted" in told
+        assert "Interrupted" in told
         assert filled.pair("search", "item7", "--json").json["results"][0]["id"] == "notes/7.md"
         done = filled.pair(*command, "--json", **remote)
         assert done.json["changed"]

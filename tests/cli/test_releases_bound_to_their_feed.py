@@ -31,7 +31,7 @@ def sign_in(dist: Path, keys: Keys) -> None:
 
 
 def put_in_place(dist: Path, of: str, other: str) -> None:
-    """As an attacker who can write to the host but cannot sign: another archive as the bytes of a release."""
+    """Act as an attacker who can write to the host but cannot sign: replace the archive of a release."""
     for suffix in ("", ".minisig"):
         if (dist / f"{other}.zip{suffix}").exists():
             shutil.copy(dist / f"{other}.zip{suffix}", dist / f"{of}.zip{suffix}")

@@ -62,7 +62,7 @@ def test_the_version_that_was_asked_is_asked_again(tea: Workplace) -> None:
     assert (told["isSame"], told["retrievals"][0]["isRecordedVersion"]) == (True, True)
 
 
-def test_what_changed_is_told_with_the_version_that_changed_it(tea: Workplace) -> None:
+def test_a_change_is_reported_with_the_version_that_made_it(tea: Workplace) -> None:
     store(tea, ("far", "Quite another thing."))
     store(tea, ("tea", "Tea is served at five in the hall."))
     assert tea.pair("docs", "delete", "soup").status == 0
@@ -72,7 +72,7 @@ def test_what_changed_is_told_with_the_version_that_changed_it(tea: Workplace) -
     assert "tea" in [each["documentId"] for each in done.json["retrievals"][0]["new"]]
     shown = tea.pair("reproduce", "answer.json", "--at", "current").stdout
     assert f"1. tea 0-{len(TEA)}: changed in version 4\n" in shown
-    assert f"soup 0-{len(SOUP)}: its document is gone since version 5\n" in shown
+    assert f"soup 0-{len(SOUP)}: document deleted in version 5\n" in shown
     assert "(the answer names version 2 of default)" in shown
 
 
@@ -113,8 +113,8 @@ def test_a_package_gives_the_same_passages_on_a_machine_without_the_kb(workplace
 def test_answers_of_several_keep_each_ones_retrieval(workplace: Workplace) -> None:
     store(workplace, ("tea", TEA), kb="one")
     store(workplace, ("tea", "Tea is served in cups."), kb="two")
-    desks = "\n".join(f"  - id: {name}\n    kb: {name}\n    description: Tea." for name in ("one", "two"))
-    write_files(workplace.folder, {"config.yaml": f"librarians:\n{desks}\n"})
+    entries = "\n".join(f"  - id: {name}\n    kb: {name}\n    description: Tea." for name in ("one", "two"))
+    write_files(workplace.folder, {"config.yaml": f"librarians:\n{entries}\n"})
     answer = stored_answer(workplace)
     asked = [each["kbId"] for each in answer["metadata"]["retrieval"]]
     assert asked

@@ -52,7 +52,7 @@ def trusting(*keys: Keys | str, required: bool = True) -> dict[str, str]:
 
 
 def assert_refused(workplace: Workplace, done: Outcome) -> Outcome:
-    """With nothing changed: no target, no entry in the cache, no rest of a download."""
+    """Check the refusal, and that nothing changed: no target, no cache entry, no partial download."""
     assert (done.status, done.error_code) == (5, "E017"), done.stdout + done.stderr
     assert not workplace.target.exists()
     assert workplace.cached_entries() == []
@@ -81,7 +81,7 @@ def test_an_encrypted_key_is_opened_by_the_variable(workplace: Workplace, encryp
 
 
 @pytest.mark.parametrize("variables", [{}, {"PAIR_SIGN_PASSWORD": "wrong"}], ids=["no password", "wrong password"])
-def test_a_key_that_cannot_be_opened_leaves_everything_as_it_is(
+def test_a_key_that_cannot_be_opened_changes_nothing(
     workplace: Workplace, encrypted: Keys, keys: Keys, variables: dict[str, str]
 ) -> None:
     signed_package(workplace, keys)
@@ -106,7 +106,7 @@ def test_the_password_is_asked_for_on_a_terminal(workplace: Workplace, encrypted
     os.close(terminal)
     shown = _read_until(master, b"Password of the key: ")
     os.write(master, f"{PASSWORD}\n".encode())
-    shown += _read_until(master, b"signed by key")
+    shown += _read_until(master, b"Signed by key")
     assert running.wait(timeout=60) == 0
     os.close(master)
     assert PASSWORD.encode() not in shown
@@ -122,7 +122,7 @@ def _read_until(descriptor: int, wanted: bytes) -> bytes:
     return shown
 
 
-def test_a_package_made_anew_loses_the_signatures_of_the_old_one(workplace: Workplace, keys: Keys) -> None:
+def test_a_rebuilt_package_loses_the_signatures_of_the_old_one(workplace: Workplace, keys: Keys) -> None:
     path = signed_package(workplace, keys)
     assert package(workplace, "--with-index", "--sign", keys.secret).status == 0
     assert keys.accepts(path.with_name("kb.zip.manifest.json"))
@@ -282,7 +282,9 @@ def test_folders_and_git_repositories_are_refused_where_signatures_are_required(
     ],
     ids=["no key", "not a key", "no file"],
 )
-def test_settings_that_trust_nobody_are_refused(workplace: Workplace, keys: Keys, variables: dict[str, str]) -> None:
+def test_settings_without_a_trusted_key_are_refused(
+    workplace: Workplace, keys: Keys, variables: dict[str, str]
+) -> None:
     signed_package(workplace, keys)
     refused = workplace.pair("install", "--source", "./kb.zip", "--json", **variables).fails(1, "E401")
     assert next(iter(variables)) in refused.json["error"]["message"] + refused.json["error"].get("explanation", "")
@@ -372,7 +374,7 @@ def test_a_signature_that_cannot_be_read_changes_nothing(
     assert workplace.cached_entries() == []
 
 
-def test_a_cached_kb_that_nobody_vouched_for_is_fetched_again(workplace: Workplace, host: Host, keys: Keys) -> None:
+def test_a_cached_kb_with_an_unchecked_signature_is_fetched_again(workplace: Workplace, host: Host, keys: Keys) -> None:
     assert workplace.pair("install", "--source", host.url).status == 0
     host.asked()
     done = workplace.pair("install", "--source", host.url, "--json", **trusting(keys))
@@ -380,7 +382,7 @@ def test_a_cached_kb_that_nobody_vouched_for_is_fetched_again(workplace: Workpla
     assert "GET /kb.zip" in host.asked()
 
 
-def test_a_cached_kb_that_nobody_signed_is_refused_when_signatures_become_required(
+def test_an_unsigned_cached_kb_is_refused_when_signatures_become_required(
     workplace: Workplace, host: Host, keys: Keys
 ) -> None:
     _unsign(host.path, keys)

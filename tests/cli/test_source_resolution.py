@@ -91,7 +91,7 @@ def test_a_feed_without_a_release_is_a_download_error(workplace: Workplace, serv
     workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url("")).fails(2, "E005")
 
 
-def test_when_the_feed_is_away_the_cached_release_is_installed_and_said_so(
+def test_when_the_feed_is_unavailable_the_cached_release_is_installed_and_reported(
     workplace: Workplace, server: Server
 ) -> None:
     variables = add_release(server, zip_of(SMALL_KB))
@@ -123,7 +123,7 @@ def test_a_url_is_downloaded(workplace: Workplace, server: Server) -> None:
 @pytest.mark.rule("source-3")
 @pytest.mark.rule("source-16")
 @pytest.mark.parametrize("offline", [(), ("--offline",), ("--no-kb",)], ids=["online", "offline", "no-kb"])
-def test_a_local_path_is_used_as_it_is(workplace: Workplace, offline: tuple[str, ...]) -> None:
+def test_a_local_path_is_used_unchanged(workplace: Workplace, offline: tuple[str, ...]) -> None:
     write_files(workplace.folder / MONOREPO, {"not-this.md": "no"})
     write_files(workplace.folder / "kb", SMALL_KB)
     done = workplace.pair("install", "--source", "./kb", *offline, "--json").succeeds()
@@ -181,9 +181,7 @@ def test_a_download_reached_while_offline_is_e007(workplace: Workplace) -> None:
 @pytest.mark.parametrize(
     ("source", "code"), [("./missing", "E003"), ("invalid", "E004"), ("", "E004")], ids=["path", "name", "empty"]
 )
-def test_what_is_wrong_with_the_source_is_told_first(
-    workplace: Workplace, command: str, source: str, code: str
-) -> None:
+def test_errors_of_the_source_are_reported_first(workplace: Workplace, command: str, source: str, code: str) -> None:
     workplace.pair(command, "--source", source, "--json").fails(1, code)
 
 
@@ -217,7 +215,7 @@ def test_diagnostics_hold_no_secret_of_the_default_url(workplace: Workplace, ser
 def test_diagnostics_tell_what_was_looked_at_and_chosen_and_why(workplace: Workplace) -> None:
     write_files(workplace.folder / MONOREPO, SMALL_KB)
     done = workplace.pair("install", PAIR_DIAG="1")
-    assert f"looked for the monorepo dataset path='{workplace.folder / MONOREPO}' exists=True" in done.stderr
+    assert f"checked for the monorepo dataset path='{workplace.folder / MONOREPO}' exists=True" in done.stderr
     assert "chose the KB source type='monorepo'" in done.stderr
     assert "because='no --source, and the monorepo has a dataset'" in done.stderr
     assert "looked for" not in workplace.pair("install", PAIR_DIAG="0").stderr
@@ -241,4 +239,4 @@ def test_shared_options_stand_before_or_after_the_command(workplace: Workplace) 
 
 
 def test_without_arguments_the_help_is_shown(workplace: Workplace) -> None:
-    workplace.pair().succeeds().prints("Commands:")
+    workplace.pair().succeeds().prints("Search and ask:")

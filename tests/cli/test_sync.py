@@ -118,6 +118,7 @@ def test_files_that_are_no_text_are_skipped_once_with_the_reason(project: Workpl
             "bom.md": b"\xef\xbb\xbf# With a mark\n",
             "crlf.md": b"# Windows\r\n\r\nLines.\r\n",
             "latin1.txt": "caf\xe9".encode("latin-1"),
+            "logo.png": b"\x89PNG\r\n\x1a\n\0",
             "huge.txt": b"x" * 5_000_000,
             ".hidden.md": "hidden",
             ".folder/page.md": "hidden",
@@ -128,14 +129,14 @@ def test_files_that_are_no_text_are_skipped_once_with_the_reason(project: Workpl
     done = project.pair("sync", "--json")
     skipped = {entry["path"]: entry["reason"] for entry in done.json["skipped"]}
     assert skipped == {
-        "latin1.txt": "not UTF-8 text",
+        "logo.png": "not text in any known charset",
         "huge.txt": "larger than 2,000,000 bytes",
         "loop": "link to nothing",
         "out.md": "link out of the folder",
     }
-    assert done.json["added"] == 5
+    assert done.json["added"] == 6
     again = project.pair("sync", "--json")
-    assert (again.json["unchanged"], again.json["bytes_read"]) == (5, 0)
+    assert (again.json["unchanged"], again.json["bytes_read"]) == (6, 0)
     assert {entry["path"] for entry in again.json["skipped"]} == set(skipped)
 
 
@@ -414,12 +415,12 @@ def test_a_dry_run_plans_what_the_run_will_do(project: Workplace) -> None:
     project.pair("sync")
     write_files(
         project.target,
-        {"huge.txt": b"x" * 2_000_001, "latin1.txt": b"caf\xe9", "broken.pdf": b"no PDF", "notes.txt": b"\xff\xfe"},
+        {"huge.txt": b"x" * 2_000_001, "noise.txt": b"\xff\0\xfe", "notes.txt": b"\xff\0"},
     )
     plan = project.pair("sync", "--dry-run", "--json").json
     done = project.pair("sync", "--json").json
     assert plan["skipped"] == done["skipped"]
-    assert {entry["path"] for entry in plan["skipped"]} == {"huge.txt", "latin1.txt", "broken.pdf", "notes.txt"}
+    assert {entry["path"] for entry in plan["skipped"]} == {"huge.txt", "noise.txt", "notes.txt"}
     assert (plan["removed"], done["removed"]) == (["notes.txt"], 1)
     assert all(entry["reason"] == "unchanged" for entry in plan["sources"])
 
@@ -496,7 +497,7 @@ def test_watching_reacts_to_files_links_and_a_replaced_folder(project: Workplace
 def watching(
     project: Workplace, variables: Mapping[str, str] | None = None, end: signal.Signals = signal.SIGINT
 ) -> Iterator["subprocess.Popen[str]"]:
-    """`pair sync --watch --json` during the block; at its end it is told to end, and does so."""
+    """Run `pair sync --watch --json` during the block, and stop it at the end."""
     process = project.start("sync", "--watch", "--json", **(variables or {}))
     try:
         yield process
@@ -543,9 +544,7 @@ def test_watching_reacts_to_a_folder_behind_a_link(project: Workplace) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_a_signal_during_a_watched_run_saves_what_is_under_way_and_ends(
-    project: Workplace, number: signal.Signals
-) -> None:
+def test_a_signal_during_a_watched_run_saves_finished_work_and_ends(project: Workplace, number: signal.Signals) -> None:
     write_files(project.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(30)})
     with ModelServer() as model:
         model.answers.extend([Answer(text="A page.", delay_seconds=0.2)] * 33)
@@ -555,7 +554,7 @@ def test_a_signal_during_a_watched_run_saves_what_is_under_way_and_ends(
             assert process.poll() is None
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
-        assert (process.returncode, "finishing what is under way" in stderr) == (0, True)
+        assert (process.returncode, "finishing work in progress" in stderr) == (0, True)
         assert len(state_of(project)) == model.calls < 33
 
 
@@ -609,7 +608,7 @@ def test_an_interrupted_run_keeps_what_is_finished(project: Workplace) -> None:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 130
-        assert "finishing what is under way" in stderr
+        assert "finishing work in progress" in stderr
         calls = model.calls
         finished = len(state_of(project))
         assert finished == calls

@@ -1,4 +1,4 @@
-"""A folder that somebody else made: what its configuration does before and after `pair trust`."""
+"""An untrusted folder: the effect of its configuration before and after `pair trust`."""
 
 import os
 import pty
@@ -84,12 +84,13 @@ def test_no_text_and_no_variable_leaves_an_untrusted_folder(workplace: Workplace
     workplace.pair("sync", SECRET="s3cret").succeeds()
     assert workplace.pair("ask", "When is tea served?", SECRET="s3cret").status == 0
     assert server.received == []
-    assert workplace.pair("search", "diary", "--json").json["results"][0]["id"] == "tea.md"
+    assert workplace.pair("search", "diary", "--json").json["results"] == []
+    assert workplace.pair("search", "tea", "--json").json["results"][0]["id"] == "tea.md"
 
 
 def test_an_untrusted_folder_installs_syncs_searches_and_asks_inside_itself(workplace: Workplace) -> None:
     configured(
-        workplace, FUNCTION + "  - {id: shelf, kb: default}\nkb:\n  sources_dir: docs\n  max_source_bytes: 100\n"
+        workplace, FUNCTION + "  - {id: manual, kb: default}\nkb:\n  sources_dir: docs\n  max_source_bytes: 100\n"
     )
     write_files(workplace.folder, {"kb/a.md": "# Soup\n\nSoup is served at noon.\n", "kb/b.md": "x" * 200})
     assert workplace.pair("install", "--source", "./kb").status == 0
@@ -97,7 +98,7 @@ def test_an_untrusted_folder_installs_syncs_searches_and_asks_inside_itself(work
     workplace.pair("sync", "--json").succeeds()
     assert workplace.pair("search", "soup", "--json").json["results"][0]["id"] == "a.md"
     assert "at noon" in workplace.pair("ask", "When is soup served?", "--json").json["answer"]
-    assert {"shelf", "default"} <= {
+    assert {"manual", "default"} <= {
         one["id"] for one in workplace.pair("librarians", "list", "--json").json["librarians"]
     }
 
@@ -201,7 +202,7 @@ def test_a_script_has_to_say_yes(workplace: Workplace) -> None:
     assert workplace.pair("trust", "--yes", "--show", "--json").error_code == "E402"
 
 
-def test_revoking_leaves_other_folders_as_they_are(workplace: Workplace) -> None:
+def test_revoking_does_not_change_other_folders(workplace: Workplace) -> None:
     configured(workplace, FUNCTION)
     outer, inner = workplace.folder, workplace.folder / "inner"
     write_files(inner, {"config.yaml": FUNCTION})
@@ -256,7 +257,7 @@ def test_at_a_terminal_the_user_is_asked(workplace: Workplace) -> None:
 def test_what_is_trusted_is_what_was_shown(workplace: Workplace) -> None:
     path = configured(workplace, FUNCTION)
     status, said = answer(workplace, "y", lambda: change(path))
-    assert (status, "has changed meanwhile" in said) == (1, True), said
+    assert (status, "has changed since" in said) == (1, True), said
     assert not is_trusted(workplace)
     path.write_text(FUNCTION)
     assert is_trusted(workplace)
@@ -313,7 +314,7 @@ def test_a_link_does_not_inherit_the_trust_of_its_target(workplace: Workplace) -
 def test_trust_is_for_the_place_that_is_read(workplace: Workplace) -> None:
     configured(workplace, FUNCTION)
     configured(workplace, "ai:\n  base_url: http://127.0.0.1:1/v1\n", ".pair/config.yaml")
-    assert ".pair/config.yaml is not read" in workplace.pair("trust", "--show").stdout
+    assert ".pair/config.yaml is not used" in workplace.pair("trust", "--show").stdout
     workplace.pair("trust", "--yes")
     assert is_trusted(workplace)
     (workplace.folder / "config.yaml").unlink()
@@ -347,7 +348,7 @@ def test_a_damaged_trust_store_trusts_nothing_and_is_named(workplace: Workplace)
     assert store.read_text() == "{"
 
 
-def test_a_home_that_cannot_be_written_is_told(workplace: Workplace) -> None:
+def test_an_unwritable_home_is_reported(workplace: Workplace) -> None:
     configured(workplace, FUNCTION)
     home_of(workplace).chmod(0o500)
     workplace.obey_permissions()
@@ -356,7 +357,7 @@ def test_a_home_that_cannot_be_written_is_told(workplace: Workplace) -> None:
 
 
 def test_a_folder_cannot_bring_its_own_trust(workplace: Workplace) -> None:
-    """Where the project is the home folder, as on some platforms, nothing in it is trusted."""
+    """If the project is the home folder, as on some platforms, nothing in it is trusted."""
     configured(workplace, FUNCTION)
     workplace.pair("trust", "--yes")
     shutil.copytree(home_of(workplace) / ".pair", workplace.folder / ".pair", dirs_exist_ok=True)

@@ -29,9 +29,9 @@ def test_the_past_is_searched_and_asked(tea: Workplace) -> None:
 
 def test_a_roll_back_brings_the_past_back_and_is_a_version_itself(tea: Workplace) -> None:
     done = tea.pair("rollback", "1")
-    assert done.stderr == "default is again as in version 1: 1 document; this is version 3\n"
+    assert done.stderr == "Restored version 1 of default as version 3: 1 document.\n"
     assert "at four" in tea.pair("search", "when is tea served").stdout
-    assert tea.pair("versions").stdout.splitlines()[0].endswith("back to version 1")
+    assert tea.pair("versions").stdout.splitlines()[0].endswith("rolled back to version 1")
     assert tea.pair("rollback", "3", "--json").json["changed"] is False
     assert tea.pair("rollback", "2", "--json").json["manifest_version"] == 4
     assert "at five" in tea.pair("search", "when is tea served").stdout
@@ -42,7 +42,7 @@ def test_a_roll_back_brings_the_past_back_and_is_a_version_itself(tea: Workplace
 )
 def test_a_version_that_is_not_kept_is_refused(tea: Workplace, command: tuple[str, ...]) -> None:
     tea.pair(*command, "--json").fails(1, "E218")
-    assert "Kept are: 2, 1." in tea.pair(*command).stderr
+    assert "Kept versions: 2, 1" in tea.pair(*command).stderr
 
 
 def test_an_answer_of_the_past_is_refused_where_it_is_not_kept_or_not_known(tea: Workplace) -> None:
@@ -51,7 +51,7 @@ def test_an_answer_of_the_past_is_refused_where_it_is_not_kept_or_not_known(tea:
     assert tea.pair("ask", "When?", "--at", "1", "--librarian", "catalogue", "--json").error_code == "E402"
 
 
-def test_a_librarian_in_the_place_of_the_shelf_does_not_answer_for_the_past(tea: Workplace) -> None:
+def test_a_librarian_that_replaces_that_of_the_kb_does_not_answer_for_the_past(tea: Workplace) -> None:
     write_files(
         tea.folder,
         {

@@ -1,4 +1,4 @@
-"""One suite on every blob store, and what each of them has to promise besides."""
+"""One suite for every blob store, and further tests for each of them."""
 
 import dataclasses
 import hashlib
@@ -102,7 +102,7 @@ def test_names_of_a_key_lead_back_to_it(tmp_path: Path, key: str) -> None:
     assert [info.key for info in store.list(key[:3])] == [key]
 
 
-def test_long_keys_with_equal_beginnings_are_told_apart(tmp_path: Path) -> None:
+def test_long_keys_with_equal_beginnings_are_distinguished(tmp_path: Path) -> None:
     keys = ["k" * size for size in (238, 239, 240, 241, 242, 480, 481)]
     keys += [f"{key}/below" for key in keys]
     store = LocalStore(tmp_path)
@@ -165,14 +165,14 @@ def test_open_blob_can_be_read_to_its_end_while_it_is_replaced(tmp_path: Path) -
         assert file.read() == b"old"
 
 
-def test_file_system_that_refuses_is_told(tmp_path: Path) -> None:
+def test_a_refusal_of_the_file_system_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises_code("E010", errors.StorageError) as raised:
         LocalStore(tmp_path / "file").put("key", b"")
     assert str(tmp_path / "file") in raised.value.message
 
 
-def test_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     # A limit on the size of files fails a write in the middle, as a full disk does.
     program = """
 import resource, signal, sys
@@ -352,7 +352,7 @@ def error_of(store: BlobStore) -> errors.StorageError:
     return raised.value
 
 
-def test_wrong_secret_is_told_without_showing_it(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_secret_is_reported_but_not_shown(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     options = ObjectStoreOptions(
         endpoint_url=s3.options.endpoint_url,
@@ -398,7 +398,7 @@ def quick(endpoint_url: str, *, request_seconds: float = 5.0) -> ObjectStore:
     return ObjectStore("s3://blobs/x", options)
 
 
-def test_absent_server_is_told() -> None:
+def test_absent_server_is_reported() -> None:
     error = error_of(quick(f"http://127.0.0.1:{free_ports(1)[0]}"))
     assert (error.code, error.details["address"]) == ("E206", "s3://blobs/x")
     assert error.explanation.startswith("The connection was refused.")
@@ -420,7 +420,7 @@ def test_server_that_never_answers_is_given_up() -> None:
     ],
     ids=["it fails", "it is full", "it does not accept the clock"],
 )
-def test_what_a_server_answers_instead_is_told(status: int, name: bytes, code: str, explanation: str) -> None:
+def test_an_unexpected_answer_of_the_server_is_reported(status: int, name: bytes, code: str, explanation: str) -> None:
     with PageServer() as server:
         server.pages["/blobs/x/key"] = Reply(status=status, body=b"<Error><Code>" + name + b"</Code></Error>")
         with raises_code(code, errors.StorageError) as raised:
@@ -433,7 +433,7 @@ def through(proxy: BadProxy, s3: S3Server, prefix: str) -> ObjectStore:
 
 
 def once(trouble: Trouble) -> Plan:
-    """For the next request; the others pass."""
+    """Answer the next request like this; pass the others."""
     troubles: list[Trouble] = [trouble]
     return lambda _method, _path: troubles.pop() if troubles else "none"
 
@@ -567,9 +567,9 @@ def test_faults_come_as_planned() -> None:
 
 
 def test_writes_arrive_after_their_answer_in_any_order(tmp_path: Path) -> None:
-    under_way: list[Arrival] = []
+    in_flight: list[Arrival] = []
     memory = MemoryStore(ManualClock())
-    store = FaultyStore(memory, planned(["late", "late", "again"]), on_late=under_way.append)
+    store = FaultyStore(memory, planned(["late", "late", "again"]), on_late=in_flight.append)
     for content in (b"first", b"second"):
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(errors.StorageError):
@@ -578,19 +578,19 @@ def test_writes_arrive_after_their_answer_in_any_order(tmp_path: Path) -> None:
     assert memory.get("key") is None
     store.create("other", b"")
     memory.delete("other")
-    for arrive in reversed(under_way):
+    for arrive in reversed(in_flight):
         arrive()
     assert [blob.data for key in ("key", "other") if (blob := memory.get(key))] == [b"first", b""]
 
 
-def test_write_that_is_refused_when_it_arrives_troubles_nobody() -> None:
-    under_way: list[Arrival] = []
+def test_write_that_is_refused_on_arrival_affects_no_other_writer() -> None:
+    in_flight: list[Arrival] = []
     memory = MemoryStore(ManualClock())
-    store = FaultyStore(memory, planned(["again", "late"]), on_late=under_way.append)
+    store = FaultyStore(memory, planned(["again", "late"]), on_late=in_flight.append)
     store.create("key", b"")
     with pytest.raises(errors.StorageError):
         store.get("key")
-    (arrive,) = under_way
+    (arrive,) = in_flight
     arrive()
     assert memory.get("key") == store.get("key")
 

@@ -37,7 +37,7 @@ LIMIT = 200_000
 
 @contextlib.contextmanager
 def opened(*, timeout_seconds: float, **more: Any) -> Iterator[BrowserRenderer]:
-    """With every address allowed, unless `more` says otherwise."""
+    """Open a renderer that allows every address, unless `more` says otherwise."""
     options = {"allow_private_addresses": True, "executable_path": None, **more}
     with contextlib.closing(BrowserRenderer(timeout_seconds=timeout_seconds, max_bytes=LIMIT, **options)) as made:
         yield made
@@ -51,7 +51,7 @@ def browser() -> Iterator[BrowserRenderer]:
 
 @pytest.fixture(scope="module")
 def names() -> dict[str, str]:
-    """What the browser under guard takes names for, besides what the system knows."""
+    """Return the host names that the guarded browser resolves in addition to those of the system."""
     return {"pages.example": "127.0.0.1", "inside.example": "127.0.0.2"}
 
 
@@ -142,7 +142,7 @@ def test_a_page_that_never_finishes_is_left_and_the_next_one_is_read(
 
 
 @needs_browser
-def test_a_page_that_never_falls_silent_is_taken_as_it_is(server: PageServer, browser: BrowserRenderer) -> None:
+def test_a_page_that_never_becomes_idle_is_read_at_the_limit(server: PageServer, browser: BrowserRenderer) -> None:
     server.pages["/poll"] = Reply(body=b"x")
     server.pages["/"] = script(f"{WRITE} 'shown ' + 'at last'; setInterval(() => fetch('/poll'), 50)")
     assert b"shown at last" in browser.render(server.url())
@@ -188,7 +188,7 @@ def test_a_page_that_loads_without_end_is_cut_off_under_guard(server: PageServer
     assert b"all is well" in guarded.render(server.url("/next"))
 
 
-# Each with a path of its own, so that the server can say which one came through.
+# Each has its own path, so that the server can report which one arrived.
 ATTEMPTS = {
     "fetch": "fetch('{url}', {{mode: 'no-cors'}})",
     "name": "fetch('http://inside.example:{port}/name', {{mode: 'no-cors'}})",

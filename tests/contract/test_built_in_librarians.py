@@ -47,7 +47,7 @@ class TestShelf(LibrarianSuite):
         )
 
 
-def test_a_shelf_without_a_kb_answers_with_an_error(empty: KnowledgeBase) -> None:
+def test_a_kb_librarian_without_a_kb_answers_with_an_error(empty: KnowledgeBase) -> None:
     case = LibrarianCase(KbLibrarian(empty.collection), "", failing="Is anybody there?")
     LibrarianSuite().test_error_handling_what_goes_wrong_is_a_response(case)
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.test_documents import docx, pdf, put, reason_of
-from pair.sync.contract import UnreadableDocument
-from pair.sync.documents import DocumentLimits, DocumentProcess
+from contract.test_documents import docx, pdf, put, reason_of, text_of
+from pair.reading.contract import UnreadableDocument
+from pair.reading.process import DocumentLimits, ReaderProcesses
+from support.office_files import pptx, xlsx
 from support.threads import run_together
 
 BUSY_MACHINE = 30.0
@@ -27,9 +28,9 @@ def nested_docx(levels: int = 200_000) -> bytes:
     return docx(f"</w:t></w:r>{'<w:smartTag>' * levels}{'</w:smartTag>' * levels}<w:r><w:t>")
 
 
-def long_docx(size_bytes: int = 200_000_000) -> bytes:
-    """200 kB that unpack to one paragraph of 200 MB."""
-    return docx("a" * size_bytes)
+def long_docx() -> bytes:
+    """300 kB of 80,000 paragraphs."""
+    return docx(*["words"] * 80_000)
 
 
 def packed_pdf(stream: bytes) -> bytes:
@@ -41,8 +42,8 @@ def packed_pdf(stream: bytes) -> bytes:
 
 
 def long_pdf() -> bytes:
-    """4 kB that show a million letters."""
-    return packed_pdf(zlib.compress(b"BT /F1 1 Tf 20 100 Td " + b"(aaaaaaaaaa) Tj " * 100_000 + b"ET", 9))
+    """200 kB that show fifty million letters."""
+    return packed_pdf(zlib.compress(b"BT /F1 1 Tf 20 100 Td " + b"(aaaaaaaaaa) Tj " * 5_000_000 + b"ET", 9))
 
 
 def inflated_pdf() -> bytes:
@@ -54,14 +55,14 @@ def inflated_pdf() -> bytes:
 
 
 @pytest.fixture
-def reader() -> Iterator[DocumentProcess]:
-    process = DocumentProcess(DocumentLimits(cpu_seconds=4, wall_to_cpu=BUSY_MACHINE))
+def reader() -> Iterator[ReaderProcesses]:
+    process = ReaderProcesses(DocumentLimits(cpu_seconds=4, wall_to_cpu=BUSY_MACHINE))
     yield process
     process.close()
 
 
-def assert_reads_the_next(reader: DocumentProcess, folder: Path) -> None:
-    assert "We deploy on Mondays" in reader.text_of(put(folder, "sound.docx", docx("We deploy on Mondays")))
+def assert_reads_the_next(reader: ReaderProcesses, folder: Path) -> None:
+    assert "We deploy on Mondays" in text_of(reader, put(folder, "sound.docx", docx("We deploy on Mondays")))
 
 
 def children_of(pid: int) -> list[int]:
@@ -88,33 +89,47 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
 # ── documents ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("nested.docx", nested_docx), ("long.pdf", long_pdf)], ids=["nested.docx", "long.pdf"]
-)
-def test_a_document_that_takes_too_long_is_refused(
-    reader: DocumentProcess, tmp_path: Path, name: str, content: Callable[[], bytes]
-) -> None:
-    assert reason_of(reader, put(tmp_path, name, content())) == "takes more than 4 s to convert"
+def test_a_document_that_takes_too_long_is_refused(reader: ReaderProcesses, tmp_path: Path) -> None:
+    slow = put(tmp_path, "slow.docx", long_docx())
+    assert reason_of(reader, slow) == "takes more than 4 s to convert"
     assert_reads_the_next(reader, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("long.docx", long_docx), ("inflated.pdf", inflated_pdf)], ids=["long.docx", "inflated.pdf"]
+    ("name", "content", "reason"),
+    [
+        ("nested.docx", nested_docx, "is damaged, or cannot be read as .docx"),
+        ("inflated.docx", lambda: docx("a" * 100_000_000), "unpacks to more than 64,000,000 bytes"),
+    ],
+)
+def test_a_document_made_to_exhaust_its_reader_is_refused(
+    reader: ReaderProcesses, tmp_path: Path, name: str, content: Callable[[], bytes], reason: str
+) -> None:
+    assert reason_of(reader, put(tmp_path, name, content())) == reason
+    assert_reads_the_next(reader, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("long.docx", long_docx, "takes more than 150,000,000 bytes of memory to convert"),
+        ("inflated.pdf", inflated_pdf, "takes more than 150,000,000 bytes of memory to convert"),
+    ],
+    ids=["long.docx", "inflated.pdf"],
 )
 def test_a_document_that_takes_too_much_memory_is_refused(
-    tmp_path: Path, name: str, content: Callable[[], bytes]
+    tmp_path: Path, name: str, content: Callable[[], bytes], reason: str
 ) -> None:
-    reader = DocumentProcess(
-        DocumentLimits(memory_bytes=400_000_000, memory_bytes_per_byte=0, wall_to_cpu=BUSY_MACHINE)
+    reader = ReaderProcesses(
+        DocumentLimits(memory_bytes=150_000_000, memory_bytes_per_byte=0, wall_to_cpu=BUSY_MACHINE)
     )
-    reason = reason_of(reader, put(tmp_path, name, content()))
-    assert reason == "takes more than 400,000,000 bytes of memory to convert"
+    assert reason_of(reader, put(tmp_path, name, content())).startswith(reason)
     assert_reads_the_next(reader, tmp_path)
     reader.close()
 
 
 def test_a_document_with_too_much_text_is_refused(tmp_path: Path) -> None:
-    reader = DocumentProcess(DocumentLimits(text_bytes=1000))
+    reader = ReaderProcesses(DocumentLimits(text_bytes=1000))
     assert reason_of(reader, put(tmp_path, "a.docx", docx("a" * 1001))) == "has more than 1,000 bytes of text"
     assert_reads_the_next(reader, tmp_path)
     reader.close()
@@ -128,31 +143,44 @@ def test_a_larger_file_may_take_more() -> None:
     assert limits.memory_for(3_000_000) == 1_060_000_000
 
 
-def test_each_kind_of_document_is_read(reader: DocumentProcess, tmp_path: Path) -> None:
+def test_each_kind_of_document_is_read(reader: ReaderProcesses, tmp_path: Path) -> None:
     for name, content in (
         ("a.docx", docx("words")),
         ("a.PDF", pdf("words")),
         ("a.html", b"<p>words"),
         ("a.htm", b"words"),
+        ("a.py", b"def words(): pass"),
+        ("a.pptx", pptx()),
+        ("a.xlsx", xlsx()),
     ):
-        assert "words" in reader.text_of(put(tmp_path, name, content))
+        text = text_of(reader, put(tmp_path, name, content))
+        assert "words" in text or text.startswith("## ")
     assert reason_of(reader, put(tmp_path, "cut.pdf", pdf("words")[:40])) == "is damaged, or cannot be read as .pdf"
 
 
-def test_one_child_reads_many_documents(reader: DocumentProcess, tmp_path: Path) -> None:
+def test_code_that_crashes_its_grammar_is_read_as_one_block(tmp_path: Path) -> None:
+    reader = misbehaving("peer.recv(10); os.kill(os.getpid(), signal.SIGSEGV)")
+    assert text_of(reader, put(tmp_path, "a.cpp", b"int f() {}")) == "```cpp\nint f() {}\n```"
+    sound = ReaderProcesses()
+    assert text_of(sound, put(tmp_path, "b.cpp", b"int f() {}")).startswith("# b.cpp\n\n## int f()")
+    assert text_of(sound, put(tmp_path, "c.py", b"def f(): pass\n" * 80_000)).startswith("```py")
+    sound.close()
+
+
+def test_one_child_reads_many_documents(reader: ReaderProcesses, tmp_path: Path) -> None:
     others = set(children_of(os.getpid()))
     seen = set()
     for number in range(5):
-        assert f"text {number}" in reader.text_of(put(tmp_path, f"{number}.docx", docx(f"text {number}")))
+        assert f"text {number}" in text_of(reader, put(tmp_path, f"{number}.docx", docx(f"text {number}")))
         seen |= set(children_of(os.getpid())) - others
     assert len(seen) == 1
 
 
-def test_threads_take_turns(reader: DocumentProcess, tmp_path: Path) -> None:
+def test_threads_take_turns(reader: ReaderProcesses, tmp_path: Path) -> None:
     texts: dict[int, str] = {}
 
     def read(number: int) -> None:
-        texts[number] = reader.text_of(put(tmp_path, f"{number}.html", f"<p>text {number}".encode()))
+        texts[number] = text_of(reader, put(tmp_path, f"{number}.html", f"<p>text {number}".encode()))
 
     run_together(*[functools.partial(read, number) for number in range(8)])
     assert texts == {number: f"text {number}" for number in range(8)}
@@ -161,11 +189,11 @@ def test_threads_take_turns(reader: DocumentProcess, tmp_path: Path) -> None:
 # ── converters ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def misbehaving(code: str, **limits: float) -> DocumentProcess:
+def misbehaving(code: str, **limits: float) -> ReaderProcesses:
     """A reader whose child runs this code, with a socket to its parent as `peer`."""
     start = "import os, signal, socket, sys, time; peer = socket.socket(fileno=0)\n"
     command = [sys.executable, "-c", start + textwrap.dedent(code)]
-    return DocumentProcess(DocumentLimits(**{"cpu_seconds": 20, "text_bytes": 1000, **limits}), command)  # type: ignore[arg-type]
+    return ReaderProcesses(DocumentLimits(**{"cpu_seconds": 20, "text_bytes": 1000, **limits}), command)  # type: ignore[arg-type]
 
 
 # One that answers does not end by itself: an end with a request unread would reset the connection and lose the answer.
@@ -208,19 +236,19 @@ def test_a_converter_that_misbehaves_costs_its_document_only(tmp_path: Path, cod
 def test_a_converter_that_was_killed_from_outside_may_succeed_next_time(tmp_path: Path) -> None:
     reader = misbehaving("os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(UnreadableDocument, match="its converter was ended by SIGKILL") as raised:
-        reader.text_of(put(tmp_path, "a.html", b"words"))
+        text_of(reader, put(tmp_path, "a.html", b"words"))
     assert raised.value.is_passing
 
 
 def test_a_converter_that_cannot_be_started_may_be_another_time(tmp_path: Path) -> None:
     with pytest.raises(UnreadableDocument, match="its converter cannot be started: No such file") as raised:
-        DocumentProcess(command=[str(tmp_path / "absent")]).text_of(put(tmp_path, "a.html", b"words"))
+        text_of(ReaderProcesses(command=[str(tmp_path / "absent")]), put(tmp_path, "a.html", b"words"))
     assert raised.value.is_passing
 
 
 def test_an_idle_child_ends_and_the_next_document_starts_another(tmp_path: Path) -> None:
     others = set(children_of(os.getpid()))
-    reader = DocumentProcess(DocumentLimits(idle_seconds=0.5))
+    reader = ReaderProcesses(DocumentLimits(idle_seconds=0.5))
     for _ in range(2):
         assert_reads_the_next(reader, tmp_path)
         wait_until(lambda: not set(children_of(os.getpid())) - others)
@@ -229,8 +257,8 @@ def test_an_idle_child_ends_and_the_next_document_starts_another(tmp_path: Path)
 def test_the_child_ends_with_a_parent_that_is_killed_in_the_middle_of_a_document(tmp_path: Path) -> None:
     put(tmp_path, "long.pdf", long_pdf())
     code = (
-        "import pathlib, sys; from pair.sync.documents import DocumentProcess\n"
-        "DocumentProcess().text_of(pathlib.Path(sys.argv[1]))"
+        "import pathlib, sys; from pair.reading.process import ReaderProcesses\n"
+        "ReaderProcesses().read(pathlib.Path(sys.argv[1]).read_bytes(), 'long.pdf')"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "long.pdf")])
     wait_until(lambda: bool(children_of(parent.pid)))
@@ -244,7 +272,7 @@ def test_an_interrupt_ends_the_child_at_once(tmp_path: Path) -> None:
     put(tmp_path, "long.pdf", long_pdf())
     command = ["env", "--default-signal=INT", sys.executable, "-m", "pair", "ingest", "long.pdf"]
     parent = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
-    wait_until(lambda: any(b"pair.sync.documents" in _command_line(pid) for pid in children_of(parent.pid)))
+    wait_until(lambda: any(b"pair.reading.process" in _command_line(pid) for pid in children_of(parent.pid)))
     children = children_of(parent.pid)
     parent.send_signal(signal.SIGINT)
     _, told = parent.communicate(timeout=60)

@@ -195,7 +195,7 @@ def race(url: str, folder: Path, *, count: int, rounds: int) -> None:
     assert (folder / "fences").read_text().split() == [str(fence + 1) for fence in range(count * rounds)]
 
 
-def test_absent_redis_is_told_without_the_password() -> None:
+def test_absent_redis_is_reported_without_the_password() -> None:
     port = free_ports(1)[0]
     leases = on_redis(f"redis://:{PASSWORD}@127.0.0.1:{port}/3", prefix="x:")
     lease = Lease("kb", "holder", "token", 1, SystemClock().now())
@@ -248,7 +248,7 @@ def test_time_of_day_of_the_machines_that_ask_does_not_matter(jump_seconds: floa
     leases.renew(lease, seconds=30)
 
 
-def test_clock_of_the_store_that_is_set_back_an_hour_keeps_nobody_waiting_longer() -> None:
+def test_a_store_clock_that_is_set_back_an_hour_does_not_extend_a_lease() -> None:
     store_clock, clock = ManualClock(), ManualClock()
     store = MemoryStore(store_clock)
     on_blobs(store, clock=clock).acquire("kb", seconds=30)
@@ -309,7 +309,7 @@ def test_one_who_waits_asks_the_store_once_for_each_try() -> None:
 
 
 class UnwillingLeases:
-    """Grants a lease, then fails as it is told."""
+    """Grants a lease, then fails as configured."""
 
     def __init__(self, on_renew: Exception | None = None, on_release: Exception | None = None) -> None:
         self._leases = in_memory(SystemClock())
@@ -353,7 +353,7 @@ def test_failed_release_hides_neither_the_error_of_the_work_nor_its_success() ->
         lease.check()
 
 
-def test_lease_that_cannot_be_renewed_lasts_as_long_as_it_was_granted_for() -> None:
+def test_a_lease_that_cannot_be_renewed_lasts_for_its_granted_time() -> None:
     leases, clock = UnwillingLeases(on_renew=UNREACHABLE), ManualClock()
     with hold(leases, seconds=0.3, clock=clock) as lease:
         for _ in range(2):

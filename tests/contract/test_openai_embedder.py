@@ -166,7 +166,7 @@ def test_a_closed_door_is_a_model_that_cannot_be_reached(
     assert model.calls == 1
 
 
-def test_a_server_that_is_not_there_is_told_with_what_can_be_done(model: ModelServer, policy: ModelSettings) -> None:
+def test_a_missing_server_is_reported_with_a_hint(model: ModelServer, policy: ModelSettings) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
@@ -183,7 +183,7 @@ def test_a_server_that_does_not_answer_in_time_is_unreachable(model: ModelServer
     model.answers.append(Answer(delay_seconds=30))
     embedder = OpenAiEmbedder(replace(policy, timeout_seconds=0.2, retries=0))
     error = error_of(embedder)
-    assert (error.code, error.explanation) == ("E301", "No answer within 0.2s")
+    assert (error.code, error.explanation) == ("E301", "No answer within 0.2s.")
     embedder.close()
 
 

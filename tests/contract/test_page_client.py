@@ -41,7 +41,7 @@ def client() -> Iterator[PageClient]:
 
 @contextlib.contextmanager
 def opened(*, timeout_seconds: float, max_bytes: int = LIMIT, **more: Any) -> Iterator[PageClient]:
-    """With every address allowed, unless `more` says otherwise."""
+    """Open a client that allows every address, unless `more` says otherwise."""
     options = {"allow_private_addresses": True, **more}
     made = PageClient(timeout_seconds=timeout_seconds, max_bytes=max_bytes, clock=SystemClock(), **options)
     with contextlib.closing(made):
@@ -85,7 +85,7 @@ def test_a_page_comes_with_what_the_server_said_of_it(server: PageServer, client
     }
 
 
-def test_validators_are_sent_as_they_were_received_and_304_is_an_answer(server: PageServer, client: PageClient) -> None:
+def test_validators_are_sent_unchanged_and_304_is_an_answer(server: PageServer, client: PageClient) -> None:
     server.pages["/"] = Reply(304, headers=[("ETag", 'W/"one"')])
     answer = got(client, server.url(), etag='W/"one"', last_modified="Sun, 01 Mar 2026 12:00:00 GMT")
     assert (answer.status, answer.body, answer.etag) == (304, b"", 'W/"one"')
@@ -136,7 +136,7 @@ def test_retry_after_is_read_as_seconds_and_as_a_date(server: PageServer, client
         (None, ("", None)),
     ],
 )
-def test_type_and_charset_are_told_apart(
+def test_type_and_charset_are_distinguished(
     server: PageServer, client: PageClient, content_type: str | None, expected: tuple[str, str | None]
 ) -> None:
     server.pages["/"] = Reply(headers=[("Content-Type", content_type)] if content_type else [])
@@ -301,7 +301,9 @@ def test_a_resolver_that_hangs_does_not_hold_the_client(server: PageServer) -> N
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_followed_and_the_final_url_is_told(server: PageServer, client: PageClient, status: int) -> None:
+def test_a_redirect_is_followed_and_the_final_url_is_returned(
+    server: PageServer, client: PageClient, status: int
+) -> None:
     server.pages["/old"] = redirect("new?x=1", status)
     server.pages["/new?x=1"] = html("moved")
     answer = got(client, server.url("/old"))

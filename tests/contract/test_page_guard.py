@@ -244,7 +244,7 @@ def test_a_kept_connection_goes_on_to_the_address_that_was_judged(server: PageSe
         assert (len(names.asked), server.connections, private.connections) == (1, 1, 0)
 
 
-def test_a_public_address_is_dialled_as_it_was_resolved() -> None:
+def test_a_connection_uses_the_resolved_public_address() -> None:
     """There is no network here, so the attempt fails; what counts is that nothing refuses it."""
     names = Names({"public.example": [["192.0.43.8"]]})
     client = PageClient(

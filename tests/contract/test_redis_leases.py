@@ -1,4 +1,4 @@
-"""What Redis keeps of a lease, and what is told when it refuses."""
+"""The data of a lease in Redis, and the errors when Redis refuses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -65,7 +65,7 @@ def test_the_default_place_of_leases(redis_server: RedisServer, client: Any) -> 
     plain.close()
 
 
-def test_who_holds_it_and_for_how_long_is_told(leases: RedisLeases, prefix: str, client: Any) -> None:
+def test_the_holder_and_the_remaining_time_are_reported(leases: RedisLeases, prefix: str, client: Any) -> None:
     client.set(f"{prefix}{{kb}}", "theirs\nhost-b\nprocess 2", px=3_600_000)
     with pytest.raises(errors.ConflictError) as raised:
         leases.acquire("kb", seconds=30)
@@ -83,7 +83,7 @@ def test_the_lease_of_another_is_neither_renewed_nor_released(leases: RedisLease
     assert client.get(f"{prefix}{{kb}}") == "theirs\nhost-b"
 
 
-def test_what_redis_answers_when_it_refuses_is_told_with_its_address(
+def test_a_refusal_of_redis_is_reported_with_its_address(
     leases: RedisLeases, redis_server: RedisServer, prefix: str, client: Any
 ) -> None:
     client.set(f"{prefix}{{kb}}:fence", "no number")
@@ -94,7 +94,7 @@ def test_what_redis_answers_when_it_refuses_is_told_with_its_address(
     assert "not an integer" in raised.value.details["reason"]
 
 
-def test_a_password_that_is_refused_is_told_as_that(redis_server: RedisServer) -> None:
+def test_a_refused_password_is_reported_as_such(redis_server: RedisServer) -> None:
     url = f"redis://:wrong@127.0.0.1:{redis_server.port}/0"
     refused = RedisLeases(url, holder="h", new_token=token, clock=ManualClock())
     with pytest.raises(errors.StorageError) as raised:

@@ -72,13 +72,13 @@ def test_deadline_chain_budget_and_trace_are_passed_on_and_who_asks_is_not(far: 
         timeout_ms=5000,
         budget=Budget(7, 1000),
     )
-    desk = Entry(lambda query, context=None: _delegating(query))
-    response = asked({"desk": desk, "far": RemoteLibrarian(far.url, token="secret")}, "desk", context=context)
+    front = Entry(lambda query, context=None: _delegating(query))
+    response = asked({"front": front, "far": RemoteLibrarian(far.url, token="secret")}, "front", context=context)
     assert response.answer == "At one."
     assert response.sources[0].name == "Handbook"
     (sent,), (head,) = far.requests, far.heads
     assert (sent["query"], sent["version"], sent["requestId"]) == ("When is lunch?", "1.0", "r-1")
-    assert sent["context"]["delegationChain"] == ["desk"]
+    assert sent["context"]["delegationChain"] == ["front"]
     assert 0 < sent["context"]["timeout"] <= 5000
     assert sent["context"]["budget"] == {"calls": 5, "tokens": 1000}
     assert sent["context"]["metadata"] == {"reason": "asked"}
@@ -126,7 +126,7 @@ def test_encoded_answer_is_refused_and_redirects_are_not_followed(far: Far) -> N
 
 
 @pytest.mark.rule("librarian-32")
-def test_endpoint_that_is_away_or_late(far: Far) -> None:
+def test_endpoint_that_is_unavailable_or_late(far: Far) -> None:
     assert code(asked({"far": RemoteLibrarian("http://127.0.0.1:9/x")}, "far")) == "SERVICE_UNAVAILABLE"
     assert code(asked({"far": RemoteLibrarian(far.url)}, "far", "slow", timeout=0.1)) == "TIMEOUT"
 

@@ -16,7 +16,7 @@ def ground(tmp_path: Path) -> Ground:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Ground:
-    """With settings under which a few documents become many shards."""
+    """Return settings under which a few documents become many shards."""
     return Ground(tmp_path, **MANY_SHARDS)
 
 

@@ -25,6 +25,7 @@ from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import EngineContext
 from pair.kb.kb import KnowledgeBase
 from pair.kb.sync import SyncService
+from pair.reading.process import ReaderProcesses
 from pair.settings import Settings
 from pair.sync.report import SyncReport
 from pair.sync.scheduling import Ticker
@@ -72,7 +73,9 @@ class Sources(SyncService):
         return kb.maintenance.reconcile(resume=resume).complete_report(report)
 
     def read_texts(self) -> SyncedDocuments:
-        return SyncedDocuments(self._project.places, FileTextReader(self._project.places.sources_dir, 1_000_000, None))
+        return SyncedDocuments(
+            self._project.places, FileTextReader(self._project.places.sources_dir, 1_000_000, ReaderProcesses())
+        )
 
     current_texts = read_texts
 
@@ -150,7 +153,7 @@ class Life:
         assert self.faults == []
 
     def tidied(self) -> None:
-        """What is only left because its time has not come."""
+        """Delete files that are only kept for their grace period."""
         self.kb.maintenance.compact(everything=True)
         self.kb.search("river", mode="adaptive", limit=100)
         self.clock.advance(7200.0)
@@ -200,8 +203,8 @@ def lived(folder: Path) -> Day:
     return Day(morning, busy, evening, stored, life.pages)
 
 
-def test_a_day_leaves_disk_memory_threads_and_open_files_as_they_were(tmp_path: Path) -> None:
-    # In a process of its own: what other tests hold and let go is not counted.
+def test_a_day_of_work_leaks_no_disk_memory_threads_or_open_files(tmp_path: Path) -> None:
+    # Run in a separate process, so that resources of other tests are not counted.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
         day = apart.submit(lived, tmp_path).result()
     morning, busy, evening = day.morning, day.busy, day.evening

@@ -1,4 +1,4 @@
-"""`kill -9` at every step of an import and of a repair: all of the old is there or all of the new, and it can go on."""
+"""`kill -9` at every step of an import and of a repair: all of the old KB is there or all of the new one."""
 
 import shutil
 import signal

@@ -82,7 +82,7 @@ def test_what_was_fetched_into_a_cache_that_was_deleted_is_in_use_again(tmp_path
         opened.search(0.0)
         shutil.rmtree(ground.cache)
         opened.rows()
-        assert other.maintenance.sweep().evicted_ttl == 0, "somebody reads it"
+        assert other.maintenance.sweep().evicted_ttl == 0, "a reader uses it"
         assert ground.cached_files(".duckdb")
 
 
@@ -91,7 +91,7 @@ def test_what_was_fetched_into_a_cache_that_was_deleted_is_in_use_again(tmp_path
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with little room, where this process may mount one."""
+    """A separate small file system, if this process may mount one."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -106,7 +106,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def filled(place: Path) -> Path:
-    """Somebody else's file, which takes all that is left."""
+    """A file of another program that takes all the space that is left."""
     path = place / "filler"
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -114,7 +114,7 @@ def filled(place: Path) -> Path:
     return path
 
 
-def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path: Path, small_disk: Path) -> None:
     ground = Ground(tmp_path, cache_dir=str(small_disk / "cache"))
     with ground.open() as kb:
         kb.upsert(numbered(5))
@@ -137,7 +137,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, small_disk: Pat
 
 
 @pytest.mark.parametrize("left_bytes", [8_192, 60_000, 120_000])
-def test_a_disk_that_is_full_in_the_middle_of_a_write_is_told_and_leaves_nothing(
+def test_a_disk_that_fills_during_a_write_is_reported_and_leaves_nothing(
     tmp_path: Path, small_disk: Path, left_bytes: int
 ) -> None:
     ground = Ground(tmp_path, cache_dir=str(small_disk / "cache"))
@@ -156,7 +156,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_write_is_told_and_leaves_nothing
         assert len(all_ids(kb, 200)) == 103
 
 
-def test_what_nobody_uses_makes_room_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
+def test_unused_files_are_evicted_from_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
     ground = Ground(tmp_path, cache_dir=str(small_disk / "cache"))
     with Ground(tmp_path, cache_dir=str(tmp_path / "cache")).open("first") as first:
         first.upsert(numbered(150))
@@ -173,8 +173,8 @@ def test_what_nobody_uses_makes_room_on_a_full_disk(tmp_path: Path, small_disk: 
 # ── shared ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_another_process_of_the_same_number_is_about_to_evict_is_in_nobodys_way(tmp_path: Path) -> None:
-    """As in two containers, each of which has a process 1."""
+def test_an_eviction_is_not_disturbed_by_a_process_of_the_same_number(tmp_path: Path) -> None:
+    """Two containers may each have a process 1."""
     ground = Ground(tmp_path, cache_ttl_seconds=0.000_001)
     with ground.open() as kb:
         kb.upsert(numbered(3))

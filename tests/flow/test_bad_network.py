@@ -63,7 +63,7 @@ def line(s3: S3Server) -> Iterator[Line]:
 
 
 def on(part: str, trouble: Trouble, *, times: int = 1_000_000, method: str = "GET") -> Plan:
-    """For the first so many requests for such a path."""
+    """Plan a fault for the first requests for such a path."""
     left = [times]
 
     def plan(asked: str, path: str) -> Trouble:
@@ -123,13 +123,13 @@ def test_a_manifest_that_arrives_corrupted_is_read_again_and_never_believed(line
             assert line.fetches("manifest.json", count) == 2
 
 
-def test_a_swap_that_nobody_can_tell_the_end_of_is_told_so(line: Line, tmp_path: Path) -> None:
+def test_a_swap_with_an_unknown_outcome_is_reported_as_such(line: Line, tmp_path: Path) -> None:
     with line.open(tmp_path, "unknown") as kb:
         kb.upsert(numbered(3))
         swap = on("manifest.json", "lose answer", times=1, method="PUT")
 
         def plan(method: str, path: str) -> Trouble:
-            """From the swap on, the manifest cannot be read."""
+            """Make the manifest unreadable from the swap on."""
             is_swapped = len(line.proxy.requests("PUT", "manifest.json")) > swaps
             return (
                 "corrupt answer" if method == "GET" and is_swapped and "manifest.json" in path else swap(method, path)
@@ -213,7 +213,7 @@ class Bystander:
         status: int = answer.status_code
         code = "" if status == 200 else answer.json()["error"]["code"]
         self.statuses[f"{status} {code}".strip()] += 1
-        # What is damaged whenever it is asked for is told as such: E207, and nothing else that is a 500.
+        # Data that is damaged on every read is reported as E207, and as no other 500.
         assert status in {200, 404} | EXPECTED_STATUSES or (status, code) == (500, DAMAGED), answer
         return status
 

@@ -1,4 +1,4 @@
-"""Large loads built by workers: the same KB as without them, whoever dies on the way."""
+"""Large loads built by workers: the same KB as without workers, even if a worker dies."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ MANY: dict[str, Any] = {**MANY_SHARDS, "build_part_bytes": PART_BYTES, "graph": 
 
 
 def pages(count: int, version: str = "") -> list[Document]:
-    """Of which about ten make a part."""
+    """Return documents; about ten of them make a part."""
     return [
         Document(
             f"page-{number:03}",
@@ -77,7 +77,7 @@ def store_of(settings: Settings) -> LocalStore:
 
 
 def folders_in(settings: Settings) -> set[str]:
-    """Of the shards in the store."""
+    """Return the folders of the shards in the store."""
     return {blob.key.rpartition("/")[0] for blob in store_of(settings).list(shards_prefix(KB))}
 
 
@@ -161,13 +161,13 @@ def test_processes_build_the_same_kb_as_a_plain_ingest(tmp_path: Path) -> None:
         assert built.document("page-001").text.endswith("again told of.")
 
 
-def test_what_is_stored_as_it_is_costs_nothing(settings: Settings) -> None:
+def test_unchanged_documents_cost_nothing(settings: Settings) -> None:
     with open_kb(KB, settings=settings) as kb:
         first = kb.build(pages(30), InThisProcess(settings))
         with runner("local", KB, settings, 2) as workers:
             second = kb.build(pages(30), workers)
             assert isinstance(workers, ProcessRunner)
-            assert workers._running == [], "nobody was hired"
+            assert workers._running == [], "no worker was started"
         assert (second.added, second.unchanged) == (0, 30)
         assert second.manifest_version == first.manifest_version
         assert kb.build([], InThisProcess(settings)).manifest_version == first.manifest_version
@@ -325,7 +325,7 @@ def test_a_part_over_which_workers_die_again_and_again_is_given_up(
     assert "AttributeError" in capfd.readouterr().err
 
 
-def test_an_error_in_a_worker_arrives_as_it_was(settings: Settings, tmp_path: Path) -> None:
+def test_an_error_in_a_worker_is_raised_unchanged(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     setup = Setup(KB, settings, str(tmp_path / "a file" / "below"))
     with open_kb(KB, settings=settings) as kb, ProcessRunner(setup, 1, attempts=2) as workers:
@@ -341,7 +341,7 @@ def wait_for_the_end_of(processes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: str(number.name))
-def test_an_interrupted_build_leaves_the_kb_as_it_was_and_is_taken_up_again(
+def test_an_interrupted_build_leaves_the_kb_unchanged_and_is_resumed(
     workplace: Workplace, number: signal.Signals
 ) -> None:
     workplace.environment["PAIR__ENGINE__BUILD_PART_BYTES"] = str(PART_BYTES)
@@ -417,7 +417,7 @@ class _StoppedError(Exception):
 
 
 def interrupted(settings: Settings, documents: list[Document], parts: int) -> None:
-    """A build that is stopped when so many parts are built."""
+    """A build that is stopped after this number of parts."""
 
     def stop(progress: BuildProgress) -> None:
         if len(records_in(settings)) >= parts:

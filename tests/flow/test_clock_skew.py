@@ -29,7 +29,7 @@ VARIABLES = {
 
 
 def skewed(folder: Path, skew_seconds: int, **variables: str) -> Served:
-    """A server to which it is so many seconds later than it is."""
+    """A server whose clock is this many seconds ahead."""
     server = Served(folder, **variables)
     server.program = [skewed_serve.__file__, str(skew_seconds)]
     return server
@@ -63,7 +63,7 @@ def site(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
 
 
 def written(server: Served, prefix: str) -> list[str]:
-    """Names of documents that were acknowledged, one write for each; whoever is in the way is waited for."""
+    """Write one document at a time, wait for other writers, and return the acknowledged names."""
     names = [f"{prefix}-{number}" for number in range(10)]
     for name in names:
         answers = (server.ingest({name: f"Text of {name}."}) for _ in range(20))

@@ -35,7 +35,8 @@ CUT = {
     "query_shard_fanout_adaptive_max": 2,
 }
 DELAY_SECONDS = 0.05
-"""Long beside what it takes to begin a request, so that those of one turn overlap."""
+LONG_DELAY_SECONDS = 0.4
+"""Long beside what it takes to begin a request on a busy machine, so that those of one turn overlap."""
 
 
 def texts() -> list[str]:
@@ -62,7 +63,7 @@ class Stored:
         return open_kb(store=store, settings=engine_settings(cache, lease="memory", **{**CUT, **policy}))
 
     def copied(self, prefix: str) -> ObjectStore:
-        """For a test that changes it."""
+        """Return a copy for a test that changes it."""
         source, target = self.s3.store("cold"), self.s3.store(prefix)
         for entry in source.list(""):
             target.put(entry.key, read_blob(source, entry.key))
@@ -94,8 +95,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[S
             yield Stored(s3, proxy, stats.size_bytes, reference)
 
 
-def told(hits: Hits) -> list[tuple[Hit, ...]]:
-    """All of it; scores and distances to the last bit."""
+def exact_values(hits: Hits) -> list[tuple[Hit, ...]]:
+    """Return the hits with exact scores and distances."""
     return [dataclasses.astuple(hit) for hit in hits]
 
 
@@ -103,7 +104,10 @@ def fetched(kb: KnowledgeBase) -> int:
     return stats_of(kb).cache["bytes_fetched"]
 
 
-def test_a_cold_query_takes_few_turns_and_few_bytes(stored: Stored, tmp_path: Path) -> None:
+def test_a_cold_query_takes_few_turns_and_few_bytes(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored.proxy, "delay_seconds", LONG_DELAY_SECONDS)
     with stored.opened(tmp_path) as kb:
         hits = kb.search("word017 word201 word345", limit=10, mode="hybrid")
         exchanges = list(stored.proxy.exchanges)
@@ -123,26 +127,26 @@ def test_what_is_here_in_pieces_answers_as_what_is_here_whole(
     with stored.opened(tmp_path) as kb:
         for limit in (10, 30):
             expected = stored.reference.search(query, limit=limit, mode=mode)
-            assert told(kb.search(query, limit=limit, mode=mode)) == told(expected)
+            assert exact_values(kb.search(query, limit=limit, mode=mode)) == exact_values(expected)
 
 
 def test_a_filter_is_applied_to_pieces(stored: Stored, tmp_path: Path) -> None:
     with stored.opened(tmp_path) as kb:
         found, expected = (each.search("word001", filter=["title=Title 4711"]) for each in (kb, stored.reference))
-        assert told(found) == told(expected)
+        assert exact_values(found) == exact_values(expected)
 
 
 def test_pieces_are_kept_for_the_next_process(stored: Stored, tmp_path: Path) -> None:
     with stored.opened(tmp_path) as kb:
-        first = told(kb.search("word017 word201", limit=10))
+        first = exact_values(kb.search("word017 word201", limit=10))
     with stored.opened(tmp_path) as kb:
-        assert told(kb.search("word017 word201", limit=10)) == first
+        assert exact_values(kb.search("word017 word201", limit=10)) == first
         assert fetched(kb) == 0
 
 
 def test_a_piece_that_was_damaged_on_disk_is_fetched_again(stored: Stored, tmp_path: Path) -> None:
     with stored.opened(tmp_path) as kb:
-        first = told(kb.search("word017 word201", limit=10))
+        first = exact_values(kb.search("word017 word201", limit=10))
     parts = list((tmp_path / "cache").rglob("*.part"))
     assert parts
     for part in parts:
@@ -150,7 +154,7 @@ def test_a_piece_that_was_damaged_on_disk_is_fetched_again(stored: Stored, tmp_p
         content[::1000] = b"?" * len(content[::1000])
         part.write_bytes(content)
     with stored.opened(tmp_path) as kb:
-        assert told(kb.search("word017 word201", limit=10)) == first
+        assert exact_values(kb.search("word017 word201", limit=10)) == first
 
 
 def test_a_piece_that_is_damaged_in_the_store_is_never_shown(stored: Stored, tmp_path: Path) -> None:
@@ -175,7 +179,7 @@ def test_many_who_ask_the_same_at_once_download_once(stored: Stored, tmp_path: P
 
         def ask() -> None:
             together.wait()
-            answers.append(told(kb.search("word017 word201 word345", limit=10)))
+            answers.append(exact_values(kb.search("word017 word201 word345", limit=10)))
 
         run_together(*[ask] * 12)
         counts = Counter(each.request for each in stored.proxy.exchanges if ".shards/" in each.request)
@@ -195,11 +199,11 @@ def test_what_was_asked_in_pieces_is_prefetched_whole_within_bounds(stored: Stor
         assert report.files > 0
         assert report.left_bytes == 0
         assert not list((tmp_path / "cache").rglob("*.part"))
-        assert told(kb.search("word044 word444")) == told(stored.reference.search("word044 word444"))
+        assert exact_values(kb.search("word044 word444")) == exact_values(stored.reference.search("word044 word444"))
         assert kb.maintenance.prefetch(10**9).left_bytes == 0
 
 
-def test_nothing_is_evicted_for_what_nobody_asked_yet(stored: Stored, tmp_path: Path) -> None:
+def test_prefetching_evicts_nothing(stored: Stored, tmp_path: Path) -> None:
     with stored.opened(tmp_path, cache_max_bytes=stored.size_bytes // 2) as kb:
         kb.search("word017 word201 word345", limit=10)
         report = kb.maintenance.prefetch(10**9)
@@ -237,9 +241,9 @@ def test_a_server_fetches_by_itself_what_queries_need(stored: Stored, tmp_path: 
         assert found["background"]["prefetch"]["failures"] == 0
 
 
-def test_a_cache_folder_that_is_gone_is_made_anew(stored: Stored, tmp_path: Path) -> None:
-    expected = told(stored.reference.search("word101 word202", limit=10))
+def test_a_missing_cache_folder_is_created_again(stored: Stored, tmp_path: Path) -> None:
+    expected = exact_values(stored.reference.search("word101 word202", limit=10))
     with stored.opened(tmp_path) as kb:
         kb.search("word017 word201 word345", limit=10)
         shutil.rmtree(tmp_path / "cache")
-        assert told(kb.search("word101 word202", limit=10)) == expected
+        assert exact_values(kb.search("word101 word202", limit=10)) == expected

@@ -1,4 +1,4 @@
-"""What changed between two versions of a KB, whatever happened to its shards meanwhile."""
+"""Changes between two versions of a KB do not depend on its shards."""
 
 import itertools
 import random
@@ -27,7 +27,7 @@ def texts(kb: KnowledgeBase) -> dict[str, str]:
     return {each.id: each.text for each in kb.documents(limit=1000)}
 
 
-def told(before: dict[str, str], after: dict[str, str]) -> tuple[list[str], list[str], list[str]]:
+def expected_changes(before: dict[str, str], after: dict[str, str]) -> tuple[list[str], list[str], list[str]]:
     changed = [name for name in before.keys() & after.keys() if before[name] != after[name]]
     return sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), sorted(changed)
 
@@ -57,7 +57,7 @@ def test_any_two_versions_differ_in_what_their_documents_differ(tmp_path: Path, 
         for before, after in itertools.product(states, states):
             comparison = kb.versions.compare(before, after)
             assert (comparison.changes.before, comparison.changes.after) == (before, after)
-            assert found(comparison.changes) == told(states[before], states[after])
+            assert found(comparison.changes) == expected_changes(states[before], states[after])
             for name in itertools.chain(*found(comparison.changes)):
                 assert comparison.texts(name) == (states[before].get(name), states[after].get(name))
 

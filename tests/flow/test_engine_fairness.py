@@ -17,7 +17,7 @@ from support.redis_server import RedisServer, running_redis
 
 KB = "kb"
 CALLS = 2_000
-"""More than anybody makes before it is stopped."""
+"""More writes than a writer makes before it is stopped."""
 LEAST_TURNS = 36
 """Of all writers together, while all of them write."""
 LONGEST_WAIT_TURNS = 25
@@ -32,7 +32,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 def calls_of(writer: int) -> Sequence[Call]:
-    """One small document after another."""
+    """Write one small document after another."""
     return [("upsert", {f"{writer}-{number}": [float(writer), float(number), *[0.0] * 6]}) for number in range(CALLS)]
 
 
@@ -62,7 +62,7 @@ def write_together(workers: Workers, folder: Path, options: dict[str, Any], coun
 
 
 def in_company(versions: Sequence[Sequence[int]]) -> list[list[int]]:
-    """From the time on when all of them had written something."""
+    """Count from the time when every writer had written once."""
     if not all(versions):
         return [[] for _ in versions]
     began = max(each[0] for each in versions)

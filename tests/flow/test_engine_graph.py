@@ -23,12 +23,12 @@ def ground(tmp_path: Path) -> Ground:
 
 
 def with_graphs(kb: KnowledgeBase) -> KnowledgeBase:
-    kb._core.preparation._grapher = TextGrapher()
+    kb._core.preparation.grapher = TextGrapher()
     return kb
 
 
 def graph_shards(kb: KnowledgeBase) -> dict[str, GraphShard]:
-    """By folder; of those that have a graph."""
+    """Return the shards that have a graph, by folder."""
     parts, found = kb._core.context, {}
     for ref in parts.manifests.require().manifest.shards:
         opened = parts.cache.open(ref)

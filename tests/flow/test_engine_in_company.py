@@ -1,4 +1,4 @@
-"""A KB whose store loses answers, and which others change meanwhile: what its callers are told is true.
+"""A KB whose store loses answers while other processes change it: callers get true results.
 
 The histories that the simulation of tests/property found, each by itself.
 """
@@ -72,7 +72,7 @@ def test_write_that_was_refused_because_it_came_twice_is_unknown_when_it_cannot_
 
 
 @pytest.mark.parametrize("call", ["documents", "document", "upsert"])
-def test_whoever_looks_for_documents_while_they_are_moved_and_collected_finds_them(call: str) -> None:
+def test_a_reader_finds_documents_while_they_are_moved_and_collected(call: str) -> None:
     memory = MemoryStore(ManualClock())
     plan = Trap("download", ".ids")
     with opened(memory) as other, opened(FaultyStore(memory, plan)) as kb:

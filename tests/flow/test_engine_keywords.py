@@ -43,7 +43,7 @@ def found(ground: Ground, query: str) -> dict[str, float]:
 
 
 def without_keywords(ground: Ground) -> None:
-    """As a pair wrote it that had no keyword search."""
+    """Return the KB as written by a release without keyword search."""
     value = json.loads(read_blob(ground.blobs(), MANIFEST))
     for name in ("content_sha256", "made_by"):
         del value[name]

@@ -57,7 +57,7 @@ class Ground:
     """A KB in a folder, and what should be in it."""
 
     def __init__(self, folder: Path, seed: int, keep_versions: int = 0) -> None:
-        """`keep_versions`: of those that are killed; whoever looks afterwards keeps none."""
+        """`keep_versions`: the setting of the killed writers; the reader that checks afterwards keeps none."""
         self.folder = folder
         self.options: dict[str, Any] = {"store": str(folder / "store"), "cache_dir": str(folder / "cache")}
         self.keep_versions = keep_versions
@@ -72,7 +72,7 @@ class Ground:
         return {name: tuple(float(self.dice.randrange(4)) for _ in range(8)) for name in names}
 
     def calls(self) -> list[Call]:
-        """In any order: new documents, others in their place, deletions, a compaction and a collection."""
+        """Return calls in random order: new documents, replacements, deletions, a compaction and a collection."""
         made: list[Call] = [
             ("upsert", self.vectors(self.dice.sample(NAMES, 2))),
             ("delete", self.dice.sample(NAMES, 3)),
@@ -81,7 +81,7 @@ class Ground:
             ("collect", 0),
         ]
         self.dice.shuffle(made)
-        # A KB without a manifest is empty for those who read, and not there for those who delete.
+        # A KB without a manifest is empty for a reader, and missing for a delete.
         made.sort(key=lambda each: not self.model and each[0] != "upsert")
         return made
 
@@ -98,7 +98,7 @@ def applied(model: Model, calls: list[Call]) -> Model:
 
 
 def state_of(kb: KnowledgeBase) -> Model:
-    """As listed; {} before the first write."""
+    """Return the listed documents; {} before the first write."""
     if kb.stats() is None:
         return {}
     stored = kb.documents(limit=1000)
@@ -137,7 +137,7 @@ def assert_versions_can_be_read(ground: Ground, kb: KnowledgeBase) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: a killed process leaves the same there, and nothing waits for a disk."""
+    """Return a folder in memory if possible, which is faster; a killed process leaves the same files there."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as name:
         yield Path(name)
@@ -148,7 +148,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def strike(ground: Ground, workers: Workers, at: tuple[str, int] | None, after_seconds: float = 0.0) -> bool:
-    """One round: a process killed at a step or after a while, and what is left. True when the kill struck."""
+    """Kill a process at a step or after a time, and check what is left. Return whether the kill took effect."""
     calls = ground.calls()
     log = ground.folder / f"log-{next(NUMBERS)}"
     options = ground.options | {"keep_versions": ground.keep_versions}
@@ -174,7 +174,7 @@ def strike(ground: Ground, workers: Workers, at: tuple[str, int] | None, after_s
             )
         after = ground.vectors(ground.dice.sample(NAMES, 2))
         written = kb.upsert(documents_of(after))
-        assert written.conflicts == 0, "nobody waits for the dead"
+        assert written.conflicts == 0, "a dead process delays no other"
         ground.model = found | after
         kb.maintenance.collect(grace_seconds=0)
         assert_store_holds_what_is_named(ground.store)

@@ -98,7 +98,7 @@ class Ground:
         return {shard.key(role): shard.files[role].sha256 for shard in shards for role in shard.files}
 
     def assert_holds(self, *expected: Vectors) -> None:
-        """These documents and no others, for one who never looked before; and every shard that is named is sound."""
+        """Check that a new reader finds exactly these documents, and that every named shard is sound."""
         for key, sha256 in self.named().items():
             assert hashlib.sha256(read_blob(self.store, key)).hexdigest() == sha256
         with self.open(cache_dir=str(self.folder / f"cache-{next(NUMBERS)}")) as kb:
@@ -173,7 +173,7 @@ def test_lease_of_a_writer_that_was_killed_ends_by_itself(ground: Ground) -> Non
 
 
 @pytest.mark.rule("engine-8")
-def test_lease_that_is_held_is_told_with_its_holder(tmp_path: Path, workers: Workers) -> None:
+def test_a_held_lease_is_reported_with_its_holder(tmp_path: Path, workers: Workers) -> None:
     ground = Ground(tmp_path, workers)
     pid = ground.stalled(("upsert", page("slow", 2)), "read")
     with ground.open(write_attempts=2) as kb, raises_code("E203", errors.ConflictError) as raised:
@@ -223,7 +223,7 @@ def test_upsert_whose_documents_are_stored_does_not_fail_for_the_compaction_afte
         assert_answers(kb, page("first", 3), page("second", 2), page("third", 4), page("slow", 5))
 
 
-# ── garbage and those who stall ────────────────────────────────────────────────────────────────────
+# ── garbage and stalled writers ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_collector_that_stalls_takes_nothing_that_became_live_meanwhile(ground: 
         kb.upsert(documents_of(page("first", 2)))
         pid = ground.stalled(("collect", 0), step)
         kb.upsert(documents_of(page("second", 3)))
-        kb.upsert(documents_of(page("first", 1)))  # as it was once
+        kb.upsert(documents_of(page("first", 1)))  # as in an earlier release
         kb.maintenance.compact(everything=True)
         assert ground.resumed(pid)[0] == code
         assert_answers(kb, page("first", 1), page("second", 3))
@@ -303,7 +303,7 @@ def test_collector_that_stalls_takes_nothing_that_became_live_meanwhile(ground: 
 # ── Redis ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_absent_redis_is_told_at_once_and_nothing_is_half_done(tmp_path: Path, workers: Workers) -> None:
+def test_absent_redis_is_reported_at_once_and_nothing_is_written(tmp_path: Path, workers: Workers) -> None:
     steps: list[str] = []
     with contextlib.ExitStack() as held:
         with running_redis(tmp_path) as server:
@@ -344,7 +344,7 @@ def test_write_goes_on_without_redis_while_its_lease_lasts(tmp_path: Path, worke
 
 
 @pytest.mark.parametrize("step", ["uploaded", "swap"])
-def test_redis_that_forgot_a_lease_lets_nobody_overwrite(tmp_path: Path, workers: Workers, step: str) -> None:
+def test_a_lease_that_redis_lost_allows_no_overwrite(tmp_path: Path, workers: Workers, step: str) -> None:
     with running_redis(tmp_path) as server:
         ground = Ground(tmp_path, workers, redis_url=server.url)
         pid = ground.stalled(("upsert", page("slow", 2)), step)
@@ -358,7 +358,7 @@ def test_redis_that_forgot_a_lease_lets_nobody_overwrite(tmp_path: Path, workers
 
 
 class WrongClock(SystemClock):
-    """The time of day of a machine that somebody sets."""
+    """A wall clock that the test can set."""
 
     ahead_seconds = 0.0
 
@@ -367,7 +367,7 @@ class WrongClock(SystemClock):
 
 
 def kb_with_clock(ground: Ground, clock: WrongClock, on_step: Callable[[str], None] = ignore) -> KnowledgeBase:
-    """With leases as blobs."""
+    """Open a KB with this clock and leases as blobs."""
     policy = settings_of(ground.options).engine
     new_id = map(str, itertools.count()).__next__
     made = f"{os.getpid()}-{next(NUMBERS)}"

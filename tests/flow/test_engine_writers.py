@@ -47,7 +47,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 def calls_of(writer: int, batches: int) -> list[Call]:
-    """Batches of one to three documents of its own, and every fourth time one that all of them write."""
+    """Write batches of one to three own documents, and every fourth time one that all writers share."""
     dice = random.Random(writer)
     calls: list[Call] = []
     for batch in range(batches):
@@ -60,7 +60,7 @@ def calls_of(writer: int, batches: int) -> list[Call]:
 
 
 def race(workers: Workers, folder: Path, options: Mapping[str, Any], *, batches: int) -> list[list[Noted]]:
-    """All of them at once; what each of them noted."""
+    """Run all writers at once, and return what each of them recorded."""
     jobs = [
         Job(KB, options, calls_of(writer, batches), str(folder / f"log-{writer}"), insists=True)
         for writer in range(WRITERS)
@@ -89,7 +89,7 @@ def assert_everything_is_there_once(store: BlobStore, options: Mapping[str, Any]
                     expected[name] = text_of(name, vector)
             if CONTESTED in vectors:
                 contested_at = max(contested_at, each.report["manifest_version"])
-    assert sorted(versions) == list(range(1, len(versions) + 1)), "each write made a version of its own"
+    assert sorted(versions) == list(range(1, len(versions) + 1)), "each write made a separate version"
     with open_kb(KB, store=store, settings=settings_of(options)) as kb:
         stats = stats_of(kb)
         assert stats.manifest_version == len(versions)
@@ -163,7 +163,7 @@ def test_sixteen_processes_write_to_one_bucket(
 def test_of_two_first_writers_one_wins_and_the_other_tries_again(
     lease: str, step: str, workers: Workers, tmp_path: Path
 ) -> None:
-    """They go on at the same moment: before they ask for the lease; and, as if there was none, before they swap."""
+    """The writers continue at the same moment: before they request the lease, or, without a lease, before they swap."""
     for number in range(FIRST_ROUNDS):
         folder = tmp_path / str(number)
         folder.mkdir()

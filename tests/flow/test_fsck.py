@@ -71,13 +71,13 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Ground:
 
 @pytest.fixture
 def ground(stored: Ground, tmp_path: Path) -> Ground:
-    """With a store, and nothing in the cache."""
+    """Return a project with a store and an empty cache."""
     shutil.copytree(stored.store, tmp_path / "store")
     return Ground(tmp_path, graph="text", chunker="structure")
 
 
 def answers(kb: KnowledgeBase) -> list[Any]:
-    """All that an exact search tells; with a filter, the rows are asked too."""
+    """Return all results of an exact search; with a filter, the metadata is read too."""
     found = [
         hit.to_json()
         for question in ("rivers", "Ada Lovelace in Turin", "clause house")
@@ -105,13 +105,19 @@ def damaged(ground: Ground, role: str, damage: str) -> Path:
     return path
 
 
+def fetch_rows(kb: KnowledgeBase) -> None:
+    """Fetch the tables of every shard into the cache. No query reads them."""
+    for shard in kb._core.context.manifests.require().manifest.shards:
+        kb._core.context.cache.open(shard).rows()
+
+
 def fsck(ground: Ground, **how: Any) -> FsckReport:
     with ground.open() as kb:
         return kb.maintenance.fsck(**how)
 
 
 def assert_mended(ground: Ground, expected: list[Any]) -> None:
-    """As somebody sees it who has nothing in the cache."""
+    """Return the documents as a reader with an empty cache sees them."""
     shutil.rmtree(ground.cache, ignore_errors=True)
     assert fsck(ground).is_sound
     with ground.open() as kb:
@@ -144,7 +150,7 @@ def test_a_file_is_put_back_from_a_copy(
         version = kb.version()
         if origin == "cache":
             kb.backup.export(ground.folder / "fetched.jsonl")
-            kb.search("item1", filter={"number": 1})
+            fetch_rows(kb)
     path = damaged(ground, role, "flipped")
     packages = [stored.folder / "package.zip"] if origin == "package" else []
     done = fsck(ground, repair=True, packages=packages)
@@ -170,7 +176,7 @@ def test_a_file_is_put_back_from_another_shard_that_has_the_same(tmp_path: Path)
     ground = Ground(tmp_path)
     ground.fill(numbered(5))
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        kb.maintenance.reembed()  # all but the vectors is as it was, and the former shard is still there
+        kb.maintenance.reembed()  # everything but the vectors is unchanged, and the former shard still exists
         shutil.rmtree(ground.cache)
         live = kb.stats()
         assert live is not None
@@ -187,7 +193,7 @@ def _is_live(kb: KnowledgeBase, path: Path) -> bool:
     return any(hit.shard == path.parent.name for hit in kb.search("rivers", exact=True))
 
 
-def test_vectors_are_made_anew_only_by_the_same_embedder(ground: Ground) -> None:
+def test_vectors_are_rebuilt_only_by_the_same_embedder(ground: Ground) -> None:
     damaged(ground, "search", "deleted")
     with ground.open(embedder=MirroredEmbedder()) as kb:
         [fault] = kb.maintenance.fsck(repair=True).faults
@@ -196,7 +202,7 @@ def test_vectors_are_made_anew_only_by_the_same_embedder(ground: Ground) -> None
     assert fsck(ground, repair=True).is_sound
 
 
-def test_what_is_lost_is_named_and_stays_as_it_is_until_it_is_given_up(ground: Ground) -> None:
+def test_lost_files_are_named_and_kept_until_they_are_given_up(ground: Ground) -> None:
     for role in ("search", "rows"):
         damaged(ground, role, "emptied")
     with ground.open() as kb:
@@ -231,14 +237,14 @@ def test_after_a_re_embedding_the_former_vectors_are_not_taken_for_the_new(tmp_p
 
 
 def test_a_vector_that_came_with_its_document_is_put_back_from_a_copy(tmp_path: Path) -> None:
-    """Without one it becomes that of the text, which is told."""
+    """Without a vector, the document gets that of its text, and this is reported."""
     ground = Ground(tmp_path)
     with ground.open() as kb:
         kb.upsert([placed("own", [0.5] * 16)])
         write_package(kb, tmp_path / "package.zip")
     damaged(ground, "search", "deleted")
     shutil.rmtree(ground.cache, ignore_errors=True)
-    assert fsck(ground).faults[0].remedy == "the other files of the shard, with 1 of 1 vectors made anew"
+    assert fsck(ground).faults[0].remedy == "the other files of the shard, with 1 of 1 vectors rebuilt"
     assert fsck(ground, repair=True, packages=[tmp_path / "package.zip"]).is_sound
     with ground.open() as kb:
         assert kb.search_vector([0.5] * 16, exact=True)[0].distance == 0.0
@@ -277,7 +283,7 @@ def test_a_manifest_is_put_back_from_its_copy(with_versions: Ground, damage: str
 
 
 def test_a_copy_of_a_write_that_was_never_published_is_not_taken_for_the_manifest(with_versions: Ground) -> None:
-    """While the damaged bytes still tell which it was."""
+    """The damaged bytes still identify the manifest."""
 
     def stop(step: str) -> None:
         if step == "swap":
@@ -291,7 +297,7 @@ def test_a_copy_of_a_write_that_was_never_published_is_not_taken_for_the_manifes
         assert len(all_ids(kb)) == 13
 
 
-def test_a_manifest_without_any_copy_is_told_to_be_lost(tmp_path: Path) -> None:
+def test_a_manifest_without_any_copy_is_reported_as_lost(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     ground.fill(numbered(3))
     manifest_of(ground).unlink()
@@ -301,7 +307,7 @@ def test_a_manifest_without_any_copy_is_told_to_be_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ["rows", "search"])
 def test_versions_are_repaired_with_the_shards_that_they_need(with_versions: Ground, role: str) -> None:
-    """Also those that only they name."""
+    """This includes shards that only these versions name."""
     with with_versions.open() as kb:
         kb.maintenance.compact(everything=True)
         kb.upsert([Document("late", "Written last.")])
@@ -325,7 +331,7 @@ def test_versions_are_repaired_with_the_shards_that_they_need(with_versions: Gro
         assert kb.versions.rollback(oldest).documents == wanted[oldest]
 
 
-def test_a_version_that_is_lost_is_told_and_given_up_on_demand(with_versions: Ground) -> None:
+def test_a_lost_version_is_reported_and_given_up_on_demand(with_versions: Ground) -> None:
     with with_versions.open() as kb:
         kb.maintenance.compact(everything=True)
         kb.upsert([Document("late", "Written last.")])
@@ -352,8 +358,8 @@ def test_a_kb_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
         kb.maintenance.fsck()
 
 
-def test_others_write_and_collect_meanwhile_and_no_damage_is_told(ground: Ground) -> None:
-    """Between any two requests of fsck, somebody compacts and deletes what was dropped."""
+def test_concurrent_writes_and_collections_are_not_reported_as_damage(ground: Ground) -> None:
+    """Between any two requests of fsck, another process compacts and deletes dropped shards."""
     turns = 0
     with ground.open() as other:
 
@@ -403,7 +409,7 @@ NOTES: dict[str, str | bytes] = {
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a sync leaves, made once."""
+    """Return a project after a sync, made once."""
     workplace = Workplace(tmp_path_factory.mktemp("project"))
     write_files(workplace.folder, NOTES)
     assert workplace.pair("sync", PAIR__KB__SOURCES_DIR="sources").status == 0
@@ -423,7 +429,7 @@ def shard_files(workplace: Workplace, pattern: str) -> list[Path]:
 
 def test_the_command_tells_repairs_and_says_so_by_its_status(synced: Workplace) -> None:
     sound = synced.pair("fsck")
-    assert (sound.status, sound.stdout.partition(":")[0]) == (0, "default is sound")
+    assert (sound.status, sound.stdout.partition(":")[0]) == (0, "default is intact")
     before = synced.pair("search", "item3", "--exact", "--json").json
     shutil.rmtree(synced.folder / ".pair" / "cache")
     [keywords] = shard_files(synced, "*.keywords")
@@ -478,8 +484,8 @@ def test_the_command_puts_a_whole_shard_back_from_a_package_with_its_index(synce
 
 
 @pytest.mark.parametrize("pattern", ["*.search *.duckdb", "shard-*"])
-def test_documents_that_sources_still_have_are_stored_anew(synced: Workplace, pattern: str) -> None:
-    """Whether it can be told which they are, or only how many."""
+def test_documents_that_sources_still_have_are_stored_again(synced: Workplace, pattern: str) -> None:
+    """With their names when these are known, else with their number."""
     before = synced.pair("search", "item3", "--exact", "--json").json["results"]
     shutil.rmtree(synced.folder / ".pair" / "cache")
     for each in pattern.split():
@@ -488,7 +494,7 @@ def test_documents_that_sources_still_have_are_stored_anew(synced: Workplace, pa
     synced.pair("fsck").exits(5).prints("can be repaired from the synced sources")
     done = synced.pair("fsck", "--repair").prints("repaired from the synced sources")
     assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before
-    assert done.status == 5  # for nobody can go back
+    assert done.status == 5  # because no version can be restored
     assert "version 1 needs a shard that is lost" in done.stdout
     assert synced.pair("fsck", "--repair", "--drop-lost").status == 0
     assert synced.pair("fsck").status == 0

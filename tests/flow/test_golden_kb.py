@@ -111,7 +111,7 @@ def test_a_kb_of_an_earlier_version_is_re_embedded(settings: Settings) -> None:
         assert_found_in_all_modes(kb)
 
 
-def test_it_is_sound_and_comes_out_of_a_file_as_it_was(kb: KnowledgeBase, settings: Settings, tmp_path: Path) -> None:
+def test_it_is_sound_and_survives_export_and_import(kb: KnowledgeBase, settings: Settings, tmp_path: Path) -> None:
     assert kb.maintenance.fsck().is_sound
     kb.backup.export(tmp_path / "backup.jsonl")
     with open_kb("copy", settings=settings) as copy:

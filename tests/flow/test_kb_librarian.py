@@ -13,7 +13,7 @@ from pair.ai.prompts import ModelSettings
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.librarians.citations import content_sha256, parse_citation_id
-from pair.librarians.kb_librarian import REFUSAL
+from pair.librarians.prompting import REFUSAL
 from pair.settings import Settings
 from pair.values import Document
 from support.engine_parts import engine_settings, stats_of
@@ -41,7 +41,7 @@ def settings_for(folder: Path, model_url: str = "") -> Settings:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shelf")
+    folder = tmp_path_factory.mktemp("handbook")
     with open_kb("handbook", settings=settings_for(folder)) as kb:
         kb.upsert(DOCUMENTS)
     return folder
@@ -91,7 +91,7 @@ def test_a_citation_is_enough_to_find_the_passage_again(kb: KnowledgeBase) -> No
 @pytest.mark.rule("librarian-34")
 def test_what_the_kb_does_not_know_is_not_answered(kb: KnowledgeBase) -> None:
     response = answered(kb, "Which enzyme unwinds the double helix of chromosomes?")
-    assert str(response.answer).startswith("Nothing in the knowledge base handbook answers this.")
+    assert str(response.answer).startswith("Not in this knowledge base.")
     assert response.sources == ()
     assert response.partial
     assert response.confidence is not None
@@ -116,11 +116,11 @@ def test_an_empty_kb_answers_nothing(tmp_path: Path) -> None:
         kb.upsert([Document("only", "One text that will be gone.")])
         kb.delete(["only"])
         response = answered(kb, "What will be gone?")
-    assert response.answer == "Nothing in the knowledge base empty answers this."
+    assert response.answer == "Not in this knowledge base."
     assert response.confidence == 0
 
 
-def test_a_store_that_is_away_is_a_fault_of_the_source(tmp_path: Path) -> None:
+def test_an_unavailable_store_is_a_data_source_error(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
     with open_kb("away", settings=settings) as kb:
         kb.upsert([Document("a", "Some text about something.")])
@@ -165,7 +165,7 @@ def test_a_model_that_finds_no_answer_in_the_passages_makes_none_up(
 ) -> None:
     model.answers.append(Answer(text=REFUSAL))
     response = answered(kb_with_model, "On which day are releases made?")
-    assert str(response.answer).startswith("Nothing in the knowledge base handbook answers this.")
+    assert str(response.answer).startswith("Not in this knowledge base.")
 
 
 @pytest.mark.rule("librarian-34")
@@ -175,7 +175,7 @@ def test_without_anything_relevant_no_model_is_asked(kb_with_model: KnowledgeBas
 
 
 @pytest.mark.rule("librarian-36")
-def test_a_model_that_is_away_leaves_quotations(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+def test_an_unavailable_model_leaves_quotations(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
     model.stop()
     response = answered(kb_with_model, "On which day are releases made?")
     assert "Releases are made on Fridays at noon." in str(response.answer)
@@ -226,10 +226,10 @@ def test_anyone_can_be_a_librarian_and_hand_over_to_the_kb(folder: Path) -> None
 
 
 def test_a_thousand_may_ask_at_once(kb: KnowledgeBase) -> None:
-    async def everybody() -> list[pair.Response]:
+    async def all_callers() -> list[pair.Response]:
         return await asyncio.gather(*(kb.ask("On which day are releases made?", timeout=120) for _ in range(1000)))
 
-    responses = asyncio.run(everybody())
+    responses = asyncio.run(all_callers())
     assert all(response.answer == responses[0].answer and response.error is None for response in responses)
 
 
@@ -285,10 +285,32 @@ def test_a_refusal_is_not_streamed(kb_with_model: KnowledgeBase, model: ModelSer
     assert (pieces, response.metadata["method"]) == ([], "none")
 
 
+def test_a_statement_that_its_passage_does_not_support_is_marked(
+    kb_with_model: KnowledgeBase, model: ModelServer
+) -> None:
+    model.answers.append(
+        Answer(text="Releases are made on Fridays [1]. They take 17 hours [1]. Two people must agree [1].")
+    )
+    response = answered(kb_with_model, "On which day are releases made?")
+    assert str(response.answer).endswith("17 hours [1]. *(not found in the source)* Two people must agree [1].")
+    assert response.metadata["unsupportedStatements"] == 1
+    assert response.confidence is not None
+    assert response.confidence <= 0.5
+
+
+def test_a_reply_that_the_passages_do_not_support_is_replaced_by_quotations(
+    kb_with_model: KnowledgeBase, model: ModelServer
+) -> None:
+    model.answers.append(Answer(text="Releases are made on Mondays [1]."))
+    response = answered(kb_with_model, "On which day are releases made?")
+    assert (response.metadata["method"], response.partial) == ("quotation", True)
+    assert "Fridays" in str(response.answer)
+
+
 def test_images_template_tokens_and_links_of_no_passage_are_taken_out(
     kb_with_model: KnowledgeBase, model: ModelServer
 ) -> None:
-    reply = "On ![day](http://evil.test/?q=secret)Fridays [1], see [the plan](http://evil.test/).<img src=x><|im_end|>"
+    reply = "On ![day](http://evil.test/?q=secret) Fridays [1], see [the plan](http://evil.test/).<img src=x><|im_end|>"
     model.answers.append(Answer(text=reply))
     response = answered(kb_with_model, "On which day are releases made?")
-    assert response.answer == "On dayFridays [1], see the plan."
+    assert response.answer == "On day Fridays [1], see the plan."

@@ -33,7 +33,7 @@ def project(tmp_path: Path) -> SyncedProject:
     return project
 
 
-def by_desk(project: SyncedProject) -> SyncReport:
+def by_service(project: SyncedProject) -> SyncReport:
     return project.sync()
 
 
@@ -42,7 +42,7 @@ def by_kb(project: SyncedProject) -> SyncReport:
         return kb.sync()
 
 
-both_ways = pytest.mark.parametrize("sync", [by_desk, by_kb])
+both_ways = pytest.mark.parametrize("sync", [by_service, by_kb])
 Sync = Callable[[SyncedProject], SyncReport]
 
 
@@ -184,7 +184,7 @@ def test_another_store_is_filled_although_no_source_changed(project: SyncedProje
 
 
 @both_ways
-def test_a_failure_of_the_engine_is_told_and_healed_by_the_next_run(project: SyncedProject, sync: Sync) -> None:
+def test_a_failure_of_the_engine_is_reported_and_repaired_by_the_next_run(project: SyncedProject, sync: Sync) -> None:
     project.store.write_text("a file where the store should be")
     with pytest.raises(PairError) as caught:
         sync(project)
@@ -209,7 +209,7 @@ def test_a_failure_after_a_success_is_healed_too(project: SyncedProject) -> None
     assert project.stored() == PAGES | {"notes.txt": "Lunch is at two.\n"}
 
 
-def test_a_damaged_manifest_is_told_by_every_sync_until_it_is_put_right(project: SyncedProject) -> None:
+def test_a_damaged_manifest_is_reported_by_every_sync_until_it_is_repaired(project: SyncedProject) -> None:
     project.sync()
     [manifest] = project.store.rglob("*manifest.json*")
     content = manifest.read_bytes()
@@ -272,7 +272,7 @@ def test_when_nothing_is_new_the_engine_is_not_even_loaded(tmp_path: Path) -> No
 def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lost_for_good(
     project: SyncedProject,
 ) -> None:
-    """What was saved is ahead of the files: the next sync brings both in line."""
+    """The saved state is ahead of the files; the next sync updates it."""
     project.sync_index()
     (project.sources / "notes.txt").unlink()
     with project.open() as kb:
@@ -282,7 +282,7 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
     assert project.stored().keys() == {"deploy.md", "guides/rollback.md"}
 
 
-def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(project: SyncedProject) -> None:
+def test_a_source_that_changed_and_changed_back_is_stored_in_its_current_state(project: SyncedProject) -> None:
     """The engine may read a file later than the index did: what it stores is known by what it read."""
     project.sync_index()
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
@@ -297,7 +297,7 @@ def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(pro
 # ── after a roll-back ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_kb_that_was_rolled_back_is_left_alone_until_somebody_syncs_on_purpose(project: SyncedProject) -> None:
+def test_a_rolled_back_kb_is_not_changed_until_an_explicit_sync(project: SyncedProject) -> None:
     project.sync()
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
     project.sync()

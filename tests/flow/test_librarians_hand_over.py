@@ -1,4 +1,4 @@
-"""Questions that are handed on: one by one, to several, with a fallback; and what is handed along."""
+"""Delegation of questions: to one librarian, to several, with a fallback; and what the context passes on."""
 
 import asyncio
 import logging
@@ -40,14 +40,14 @@ def handing(*to: str, fallback: str = "", **metadata: Any) -> Any:
 
 
 @pytest.mark.rule("librarian-15")
-def test_colleague_answers_and_the_way_is_told() -> None:
-    response = asked({"desk": handing("router"), "router": handing("shelf"), "shelf": answering("At one.")}, "desk")
+def test_a_delegate_answers_and_the_chain_is_reported() -> None:
+    response = asked({"front": handing("router"), "router": handing("manual"), "manual": answering("At one.")}, "front")
     assert response.answer == "At one."
-    assert response.metadata["delegationChain"] == ("desk", "router", "shelf")
-    assert (response.metadata["librarian"], response.metadata["delegated"]) == ("shelf", True)
+    assert response.metadata["delegationChain"] == ("front", "router", "manual")
+    assert (response.metadata["librarian"], response.metadata["delegated"]) == ("manual", True)
     assert response.metadata["executionTimeMs"] > 0
-    direct = asked({"shelf": answering("At one.")}, "shelf")
-    assert (direct.metadata["delegationChain"], direct.metadata["delegated"]) == (("shelf",), False)
+    direct = asked({"manual": answering("At one.")}, "manual")
+    assert (direct.metadata["delegationChain"], direct.metadata["delegated"]) == (("manual",), False)
 
 
 def test_librarian_cannot_pretend_to_be_another() -> None:
@@ -58,9 +58,9 @@ def test_librarian_cannot_pretend_to_be_another() -> None:
 
 @pytest.mark.rule("librarian-6")
 def test_what_is_handed_on_is_a_new_context() -> None:
-    shelf = Recorder()
-    request = DelegateRequest("shelf", "refined?", context={"reason": "knows", "depth": {"a": [1]}})
-    desk = Recorder(Response(delegate=request))
+    manual = Recorder()
+    request = DelegateRequest("manual", "refined?", context={"reason": "knows", "depth": {"a": [1]}})
+    front = Recorder(Response(delegate=request))
     given = Context(
         user=User("ada"),
         trace=TraceContext("1" * 32, "2" * 16),
@@ -68,13 +68,13 @@ def test_what_is_handed_on_is_a_new_context() -> None:
         request_id="r-1",
         timeout_ms=5000,
     )
-    asked({"desk": desk, "shelf": shelf}, "desk", "raw?", given)
-    first, second = desk.contexts[0], shelf.contexts[0]
-    assert (desk.queries, shelf.queries) == (["raw?"], ["refined?"])
+    asked({"front": front, "manual": manual}, "front", "raw?", given)
+    first, second = front.contexts[0], manual.contexts[0]
+    assert (front.queries, manual.queries) == (["raw?"], ["refined?"])
     assert first.librarian is not None
     assert second.librarian is not None
-    assert (first.librarian.id, second.librarian.name) == ("desk", "shelf")
-    assert (first.delegation_chain, second.delegation_chain) == (("desk",), ("desk", "shelf"))
+    assert (first.librarian.id, second.librarian.name) == ("front", "manual")
+    assert (first.delegation_chain, second.delegation_chain) == (("front",), ("front", "manual"))
     assert (first.user, second.user) == (given.user, given.user)
     assert (first.request_id, second.request_id) == ("r-1", "r-1")
     assert (first.trace, second.trace) == (given.trace, given.trace)
@@ -113,43 +113,43 @@ def test_what_one_does_to_its_context_is_not_seen_by_a_sibling() -> None:
     last = Recorder()
     given = Context(user=User("ada"), metadata={"list": [1]})
     asked(
-        {"desk": handing("meddler", "sibling"), "meddler": meddler, "sibling": sibling, "last": last},
-        "desk",
+        {"front": handing("meddler", "sibling"), "meddler": meddler, "sibling": sibling, "last": last},
+        "front",
         context=given,
     )
     assert seen[0].metadata == {"list": (1,)}
     assert seen[0].user == last.contexts[0].user == User("ada")
-    assert last.contexts[0].delegation_chain == ("desk", "meddler", "last")
+    assert last.contexts[0].delegation_chain == ("front", "meddler", "last")
     assert last.contexts[0].metadata == {"list": (1,)}
 
 
 @pytest.mark.rule("librarian-16")
 def test_target_that_is_not_there_or_not_allowed() -> None:
-    shelf = Recorder()
+    manual = Recorder()
     librarians = {
         "lost": handing("nobody"),
-        "narrow": Entry(handing("shelf"), delegates_to=("other",)),
-        "free": Entry(handing("shelf"), delegates_to=("shelf",)),
+        "narrow": Entry(handing("manual"), delegates_to=("other",)),
+        "free": Entry(handing("manual"), delegates_to=("manual",)),
         "curious": handing("vault"),
-        "vault": Entry(shelf, permissions=Permissions(allowed_teams=("ops",))),
-        "shelf": shelf,
+        "vault": Entry(manual, permissions=Permissions(allowed_teams=("ops",))),
+        "manual": manual,
     }
     assert code(asked(librarians, "lost")) == "NOT_FOUND"
     assert code(asked(librarians, "narrow")) == "UNAUTHORIZED"
     assert code(asked(librarians, "curious")) == "UNAUTHORIZED"
     assert code(asked(librarians, "vault")) == "UNAUTHORIZED"
     assert code(asked(librarians, "curious", context=Context(user=User("bob", teams=("sales",))))) == "UNAUTHORIZED"
-    assert shelf.queries == []
+    assert manual.queries == []
     assert asked(librarians, "free").answer == "Noted."
     assert asked(librarians, "curious", context=Context(user=User("ada", teams=("ops",)))).answer == "Noted."
 
 
 @pytest.mark.rule("librarian-17")
 def test_question_that_comes_back_is_a_loop() -> None:
-    desk = Recorder(Response.delegating("router"))
-    response = asked({"desk": desk, "router": handing("desk")}, "desk")
+    front = Recorder(Response.delegating("router"))
+    response = asked({"front": front, "router": handing("front")}, "front")
     assert code(response) == "LOOP_DETECTED"
-    assert len(desk.queries) == 1
+    assert len(front.queries) == 1
     assert code(asked({"narcissus": handing("narcissus")}, "narcissus")) == "LOOP_DETECTED"
 
 
@@ -170,20 +170,20 @@ def test_question_is_handed_on_five_times_at_most() -> None:
 @pytest.mark.rule("librarian-19")
 @pytest.mark.parametrize("first", [returning(NO), raising(ValueError()), returning(None), hanging])
 def test_fallback_answers_when_the_first_cannot(first: Any) -> None:
-    librarians = {"desk": handing("first", fallback="second"), "first": first, "second": answering("Second.")}
-    response = asked(librarians, "desk", timeout=0.9)
+    librarians = {"front": handing("first", fallback="second"), "first": first, "second": answering("Second.")}
+    response = asked(librarians, "front", timeout=0.9)
     assert response.answer == "Second."
-    assert response.metadata["delegationChain"] == ("desk", "second")
-    lost = asked({"desk": handing("nobody", fallback="second"), "second": answering("Second.")}, "desk")
+    assert response.metadata["delegationChain"] == ("front", "second")
+    lost = asked({"front": handing("nobody", fallback="second"), "second": answering("Second.")}, "front")
     assert lost.answer == "Second."
 
 
 @pytest.mark.rule("librarian-19")
 def test_error_is_the_first_one_s_when_the_fallback_fails_too() -> None:
-    librarians = {"desk": handing("first", fallback="second"), "first": returning(AWAY), "second": returning(NO)}
-    assert code(asked(librarians, "desk")) == "DATA_SOURCE_ERROR"
+    librarians = {"front": handing("first", fallback="second"), "first": returning(AWAY), "second": returning(NO)}
+    assert code(asked(librarians, "front")) == "DATA_SOURCE_ERROR"
     assert (
-        code(asked({"desk": handing("first", fallback="desk"), "first": returning(AWAY)}, "desk"))
+        code(asked({"front": handing("first", fallback="front"), "first": returning(AWAY)}, "front"))
         == "DATA_SOURCE_ERROR"
     )
 
@@ -199,20 +199,20 @@ def test_several_are_asked_together() -> None:
 
         return librarian
 
-    librarians = {"desk": handing("a", "b", "c"), "a": meeting(7), "b": meeting(9), "c": meeting(8)}
-    response = asked(librarians, "desk")
+    librarians = {"front": handing("a", "b", "c"), "a": meeting(7), "b": meeting(9), "c": meeting(8)}
+    response = asked(librarians, "front")
     assert response.answer == "Answer 9.\n\nAnswer 8.\n\nAnswer 7."
     assert response.confidence == pytest.approx(0.8)
     assert not response.partial
     assert {source.name for source in response.sources} == {"s7", "s8", "s9"}
-    assert response.metadata["librarian"] == "desk"
+    assert response.metadata["librarian"] == "front"
 
 
 @pytest.mark.rule("librarian-14")
 @pytest.mark.rule("librarian-4")
-def test_those_who_finished_are_merged_when_others_are_late() -> None:
-    librarians = {"desk": handing("good", "late", "nobody", "desk"), "good": answering("Yes."), "late": hanging}
-    response = asked(librarians, "desk", timeout=0.5)
+def test_finished_answers_are_merged_when_others_are_late() -> None:
+    librarians = {"front": handing("good", "late", "nobody", "front"), "good": answering("Yes."), "late": hanging}
+    response = asked(librarians, "front", timeout=0.5)
     assert (response.answer, response.partial, response.error) == ("Yes.", True, None)
 
 
@@ -233,10 +233,10 @@ async def pausing(query: str, context: Context) -> Response:
 @pytest.mark.rule("librarian-23")
 @pytest.mark.parametrize("order", [("good", "late"), ("late", "good"), ("late", "good", "later")])
 @pytest.mark.parametrize("good", [answering("Yes."), pausing])
-def test_a_sibling_that_blocks_takes_nobody_down(order: tuple[str, ...], good: Any) -> None:
+def test_a_blocking_sibling_affects_no_other(order: tuple[str, ...], good: Any) -> None:
     release = threading.Event()
-    librarians = {"desk": handing(*order), "good": good, "late": blocking(release), "later": blocking(release)}
-    response = asked(librarians, "desk", timeout=1.0)
+    librarians = {"front": handing(*order), "good": good, "late": blocking(release), "later": blocking(release)}
+    response = asked(librarians, "front", timeout=1.0)
     release.set()
     assert (response.answer, response.partial, response.error) == ("Yes.", True, None)
 
@@ -246,9 +246,9 @@ def test_a_sibling_that_blocks_takes_nobody_down(order: tuple[str, ...], good: A
 def test_the_fallback_of_one_that_blocks_is_asked(beside: tuple[str, ...]) -> None:
     release = threading.Event()
     requests = (DelegateRequest("late", fallback="second"), *(DelegateRequest(each) for each in beside))
-    desk = returning(Response(delegate=requests, metadata={"aggregation": "first-success"}))
-    librarians = {"desk": desk, "late": blocking(release), "second": pausing, "good": hanging}
-    response = asked(librarians, "desk", timeout=1.5)
+    front = returning(Response(delegate=requests, metadata={"aggregation": "first-success"}))
+    librarians = {"front": front, "late": blocking(release), "second": pausing, "good": hanging}
+    response = asked(librarians, "front", timeout=1.5)
     release.set()
     assert (response.answer, response.error) == ("Yes.", None)
 
@@ -258,12 +258,12 @@ def test_a_librarian_below_that_blocks_leaves_its_own_siblings() -> None:
     """Deadlines shrink on the way down, so that each level has time to merge what it got."""
     release = threading.Event()
     librarians = {
-        "desk": handing("middle", "nobody"),
+        "front": handing("middle", "nobody"),
         "middle": handing("late", "good"),
         "late": blocking(release),
         "good": pausing,
     }
-    response = asked(librarians, "desk", timeout=1.5)
+    response = asked(librarians, "front", timeout=1.5)
     release.set()
     assert (response.answer, response.partial, response.error) == ("Yes.", True, None)
 
@@ -288,7 +288,7 @@ def test_an_error_says_who_what_was_asked_whether_it_may_pass_and_what_to_do(
 
 @pytest.mark.rule("librarian-20")
 def test_a_hand_over_to_one_that_breaks_is_a_failed_delegation() -> None:
-    error = asked({"desk": handing("bad"), "bad": raising(ValueError("no"))}, "desk").error
+    error = asked({"front": handing("bad"), "bad": raising(ValueError("no"))}, "front").error
     assert error is not None
     assert (error.code, error.librarian) == ("DELEGATION_FAILED", "bad")
     assert [each["code"] for each in error.details["errors"]] == ["INTERNAL_ERROR"]
@@ -297,24 +297,24 @@ def test_a_hand_over_to_one_that_breaks_is_a_failed_delegation() -> None:
 @pytest.mark.rule("librarian-22")
 def test_first_success_does_not_wait_for_the_others() -> None:
     librarians = {
-        "desk": handing("late", "bad", "good", aggregation="first-success"),
+        "front": handing("late", "bad", "good", aggregation="first-success"),
         "late": hanging,
         "bad": returning(NO),
         "good": answering("Yes."),
     }
     began_at = time.monotonic()
-    assert asked(librarians, "desk", timeout=5).answer == "Yes."
+    assert asked(librarians, "front", timeout=5).answer == "Yes."
     assert time.monotonic() - began_at < 3
 
 
 @pytest.mark.rule("librarian-22")
 def test_best_confidence_chooses_one() -> None:
     librarians = {
-        "desk": handing("a", "b", aggregation="best-confidence"),
+        "front": handing("a", "b", aggregation="best-confidence"),
         "a": answering("Perhaps.", confidence=0.7),
         "b": answering("Surely.", confidence=0.95),
     }
-    assert asked(librarians, "desk").answer == "Surely."
+    assert asked(librarians, "front").answer == "Surely."
 
 
 @pytest.mark.rule("librarian-22")
@@ -329,38 +329,38 @@ def test_best_confidence_chooses_one() -> None:
     ],
 )
 def test_blend_is_a_model_s_work_and_goes_without(model: SayingModel | None, answer: str) -> None:
-    librarians = {"desk": handing("a", "b", aggregation="blend"), "a": answering("One."), "b": answering("Two.")}
-    response = asked(librarians, "desk", context=Context(ai=model))
+    librarians = {"front": handing("a", "b", aggregation="blend"), "a": answering("One."), "b": answering("Two.")}
+    response = asked(librarians, "front", context=Context(ai=model))
     assert response.answer == answer
     assert response.confidence == pytest.approx(0.9)
 
 
 @pytest.mark.rule("librarian-23")
-def test_answer_of_whoever_handed_over_comes_back_when_that_fails() -> None:
-    desk = Response(answer="Probably.", confidence=0.7, delegate=DelegateRequest("shelf"))
-    response = asked({"desk": returning(desk), "shelf": returning(AWAY)}, "desk")
+def test_the_answer_of_the_delegating_librarian_is_returned_when_the_delegate_fails() -> None:
+    front = Response(answer="Probably.", confidence=0.7, delegate=DelegateRequest("manual"))
+    response = asked({"front": returning(front), "manual": returning(AWAY)}, "front")
     assert (response.answer, response.partial, code(response)) == ("Probably.", True, "DATA_SOURCE_ERROR")
     assert response.delegate is None
-    late = asked({"desk": returning(desk), "shelf": hanging}, "desk", timeout=0.4)
+    late = asked({"front": returning(front), "manual": hanging}, "front", timeout=0.4)
     assert (late.answer, late.partial, code(late)) == ("Probably.", True, "TIMEOUT")
 
 
 @pytest.mark.rule("librarian-31")
-def test_librarian_is_told_whom_it_may_ask() -> None:
-    shelf = Recorder()
-    desk = Recorder(Response.delegating("shelf"))
+def test_the_context_lists_the_librarians_that_may_be_asked() -> None:
+    manual = Recorder()
+    front = Recorder(Response.delegating("manual"))
     librarians = {
-        "desk": Entry(desk, delegates_to=("shelf", "vault", "gone")),
-        "shelf": shelf,
-        "vault": Entry(shelf, permissions=Permissions(public=False)),
-        "other": Entry(shelf, LibrarianInfo("", "Other", "Knows the rest", ("rest",))),
+        "front": Entry(front, delegates_to=("manual", "vault", "gone")),
+        "manual": manual,
+        "vault": Entry(manual, permissions=Permissions(public=False)),
+        "other": Entry(manual, LibrarianInfo("", "Other", "Knows the rest", ("rest",))),
     }
-    asked(librarians, "desk")
-    assert [each.id for each in desk.contexts[0].available_delegates] == ["shelf"]
-    assert [each.id for each in shelf.contexts[0].available_delegates] == ["other"]
-    assert shelf.contexts[0].available_delegates[0].capabilities == ("rest",)
-    asked(librarians, "desk", policy=LibrariansSettings(max_depth=1))
-    assert shelf.contexts[1].available_delegates == ()
+    asked(librarians, "front")
+    assert [each.id for each in front.contexts[0].available_delegates] == ["manual"]
+    assert [each.id for each in manual.contexts[0].available_delegates] == ["other"]
+    assert manual.contexts[0].available_delegates[0].capabilities == ("rest",)
+    asked(librarians, "front", policy=LibrariansSettings(max_depth=1))
+    assert manual.contexts[1].available_delegates == ()
 
 
 # ── a librarian that asks by itself ────────────────────────────────────────────────────────────────
@@ -382,37 +382,37 @@ def test_librarian_that_asks_itself_ends(with_context: bool) -> None:
 
 @pytest.mark.rule("librarian-29")
 def test_librarian_that_asks_others_works_on_the_same_question() -> None:
-    shelf = Recorder()
+    manual = Recorder()
 
-    async def desk(query: str, context: Context) -> Response:
+    async def front(query: str, context: Context) -> Response:
         impostor = Context(user=User("root", roles=("admin",)), budget=Budget(999, 999), timeout_ms=10**9)
-        await ask(registry, "shelf", "one?", impostor, timeout=10**6)
-        await asyncio.create_task(ask(registry, "shelf", "two?"))
-        found = await asyncio.to_thread(lambda: asyncio.run(ask(registry, "shelf", "three?")))
+        await ask(registry, "manual", "one?", impostor, timeout=10**6)
+        await asyncio.create_task(ask(registry, "manual", "two?"))
+        found = await asyncio.to_thread(lambda: asyncio.run(ask(registry, "manual", "three?")))
         refused = await ask(registry, "vault", "four?")
         return Response(answer=f"{found.answer} {code(refused)}")
 
-    registry = Registry({"desk": Entry(desk, delegates_to=("shelf",)), "shelf": shelf, "vault": shelf})
+    registry = Registry({"front": Entry(front, delegates_to=("manual",)), "manual": manual, "vault": manual})
     response = asked(
-        registry, "desk", context=Context(user=User("ada"), request_id="r-1", metadata={"a": 1}), timeout=5
+        registry, "front", context=Context(user=User("ada"), request_id="r-1", metadata={"a": 1}), timeout=5
     )
     assert response.answer == "Noted. UNAUTHORIZED"
-    assert [context.user for context in shelf.contexts] == [User("ada")] * 3
-    assert {context.request_id for context in shelf.contexts} == {"r-1"}
-    assert {context.delegation_chain for context in shelf.contexts} == {("desk", "shelf")}
-    assert all((context.timeout_ms or 10**9) <= 5000 for context in shelf.contexts)
-    assert [context.budget and context.budget.calls for context in shelf.contexts] == [48, 47, 46]
-    assert shelf.contexts[1].metadata == {"a": 1}
+    assert [context.user for context in manual.contexts] == [User("ada")] * 3
+    assert {context.request_id for context in manual.contexts} == {"r-1"}
+    assert {context.delegation_chain for context in manual.contexts} == {("front", "manual")}
+    assert all((context.timeout_ms or 10**9) <= 5000 for context in manual.contexts)
+    assert [context.budget and context.budget.calls for context in manual.contexts] == [48, 47, 46]
+    assert manual.contexts[1].metadata == {"a": 1}
 
 
 @pytest.mark.rule("librarian-29")
 def test_same_name_in_another_registry_is_another_librarian() -> None:
-    other = Registry({"shelf": answering("From the other house.")})
+    other = Registry({"manual": answering("From the other house.")})
 
-    async def shelf(query: str, context: Context) -> Response:
-        return await ask(other, "shelf", query)
+    async def manual(query: str, context: Context) -> Response:
+        return await ask(other, "manual", query)
 
-    assert asked({"shelf": shelf}, "shelf").answer == "From the other house."
+    assert asked({"manual": manual}, "manual").answer == "From the other house."
 
 
 @pytest.mark.rule("librarian-24")
@@ -421,14 +421,14 @@ def test_calls_are_counted_for_all_together() -> None:
 
     async def greedy(query: str, context: Context) -> Response:
         calls.append(query)
-        responses = await asyncio.gather(*(ask(registry, "shelf", "x") for _ in range(100)))
+        responses = await asyncio.gather(*(ask(registry, "manual", "x") for _ in range(100)))
         return Response(answer=f"{sum(response.error is None for response in responses)} {code(responses[-1])}")
 
-    async def shelf(query: str, context: Context) -> Response:
+    async def manual(query: str, context: Context) -> Response:
         calls.append(query)
         return Response(answer="Yes.")
 
-    registry = Registry({"it": greedy, "shelf": shelf})
+    registry = Registry({"it": greedy, "manual": manual})
     assert asked(registry, "it").answer == "49 RATE_LIMITED"
     assert len(calls) == 50
     assert asked(registry, "it", context=Context(budget=Budget(3, 100))).answer == "2 RATE_LIMITED"
@@ -439,17 +439,17 @@ def test_calls_are_counted_for_all_together() -> None:
 def test_tokens_are_counted_for_all_together() -> None:
     model = SayingModel("word " * 20)
 
-    async def shelf(query: str, context: Context) -> Response:
+    async def manual(query: str, context: Context) -> Response:
         assert context.ai is not None
         assert context.ai.name == "any"
         return Response(answer=await asyncio.to_thread(context.ai.reply, "Answer.", "x" * 200), confidence=0.9)
 
-    async def desk(query: str, context: Context) -> Response:
-        codes = [code(await ask(registry, "shelf", "x", context)) for _ in range(3)]
+    async def front(query: str, context: Context) -> Response:
+        codes = [code(await ask(registry, "manual", "x", context)) for _ in range(3)]
         return Response(answer=str(codes))
 
-    registry = Registry({"desk": desk, "shelf": shelf})
-    response = asked(registry, "desk", context=Context(ai=model, budget=Budget(50, 160)))
+    registry = Registry({"front": front, "manual": manual})
+    response = asked(registry, "front", context=Context(ai=model, budget=Budget(50, 160)))
     assert response.answer == "[None, None, 'AI_UNAVAILABLE']"
     assert len(model.prompts) == 2
 
@@ -461,7 +461,7 @@ def test_tokens_are_counted_for_all_together() -> None:
 @pytest.mark.parametrize("bad", [returning(AWAY), raising(ValueError()), returning(None)])
 def test_librarian_that_fails_too_often_is_not_asked_for_a_while(bad: Any) -> None:
     clock = ManualClock()
-    registry = Registry({"bad": bad, "desk": handing("bad", fallback="good"), "good": answering("Yes.")}, clock=clock)
+    registry = Registry({"bad": bad, "front": handing("bad", fallback="good"), "good": answering("Yes.")}, clock=clock)
 
     async def often() -> list[Response]:
         return [await ask(registry, "bad", "x") for _ in range(21)]
@@ -471,13 +471,13 @@ def test_librarian_that_fails_too_often_is_not_asked_for_a_while(bad: Any) -> No
     assert last.error is not None
     assert (last.error.recoverable, last.error.details["retryAfter"]) == (True, 60)
     assert registry.breakers()["bad"] == "open"
-    assert asked(registry, "desk").answer == "Yes."
+    assert asked(registry, "front").answer == "Yes."
     clock.advance(60)
     assert code(asked(registry, "bad")) != "SERVICE_UNAVAILABLE"
 
 
 @pytest.mark.rule("librarian-25")
-def test_one_that_blocks_its_floor_is_counted_too() -> None:
+def test_a_librarian_that_blocks_its_event_loop_is_counted_too() -> None:
     release = threading.Event()
     policy = LibrariansSettings(breaker_min_calls=1)
     registry = Registry({"late": blocking(release)}, policy=policy)
@@ -489,9 +489,9 @@ def test_one_that_blocks_its_floor_is_counted_too() -> None:
 @pytest.mark.rule("librarian-27")
 def test_who_asks_a_sensitive_librarian_is_written_down_without_the_question(caplog: pytest.LogCaptureFixture) -> None:
     vault = Entry(answering("Yes."), permissions=Permissions(allowed_teams=("ops",), sensitive=True))
-    registry = Registry({"vault": vault, "desk": handing("vault"), "open": answering("Yes.")})
+    registry = Registry({"vault": vault, "front": handing("vault"), "open": answering("Yes.")})
     with caplog.at_level(logging.INFO, logger="pair.audit"):
-        asked(registry, "desk", "salaries?", Context(user=User("ada", teams=("ops",)), request_id="r-1"))
+        asked(registry, "front", "salaries?", Context(user=User("ada", teams=("ops",)), request_id="r-1"))
         asked(registry, "vault", "salaries?", Context(request_id="r-2"))
         asked(registry, "open", "salaries?", Context(request_id="r-3"))
     told = [
@@ -515,8 +515,8 @@ def test_listener_hears_one_voice_and_nothing_after_the_end() -> None:
         return Response(answer="At one.")
 
     context = Context(on_text=heard.append)
-    registry = Registry({"it": speaks, "other": speaks, "desk": handing("it"), "both": handing("it", "other")})
-    asked(registry, "desk", context=context)
+    registry = Registry({"it": speaks, "other": speaks, "front": handing("it"), "both": handing("it", "other")})
+    asked(registry, "front", context=context)
     asked(registry, "both", context=context)
     assert heard == ["At one."]
     assert late[0].on_text is not None
@@ -525,6 +525,6 @@ def test_listener_hears_one_voice_and_nothing_after_the_end() -> None:
 
 
 def test_error_with_a_request_to_ask_others_is_an_error() -> None:
-    both = Response(error=AWAY.error, delegate=DelegateRequest("shelf"))
-    response = asked({"it": returning(both), "shelf": answering("Yes.")}, "it")
+    both = Response(error=AWAY.error, delegate=DelegateRequest("manual"))
+    response = asked({"it": returning(both), "manual": answering("Yes.")}, "it")
     assert (code(response), response.delegate, response.answer) == ("DATA_SOURCE_ERROR", None, None)

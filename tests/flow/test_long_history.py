@@ -44,7 +44,7 @@ def manifest_in(store: BlobStore) -> Manifest:
 
 @pytest.fixture(scope="module")
 def long_history() -> dict[str, bytes]:
-    """All blobs of a KB with many versions, each of which dropped a shard."""
+    """Return all blobs of a KB with many versions, each of which dropped a shard."""
     clock = ManualClock(NOON)
     store = MemoryStore(clock)
     with Ground(Path("unused"), keep_versions=1000, keep_days=365, lease="memory").open(store=store) as kb:
@@ -54,7 +54,7 @@ def long_history() -> dict[str, bytes]:
 
 
 class Past:
-    """That history in a store of its own, an hour later."""
+    """That history in a separate store, an hour later."""
 
     def __init__(self, blobs: dict[str, bytes]) -> None:
         self.clock = ManualClock(NOON)
@@ -131,7 +131,7 @@ def test_a_collection_forgets_when_shards_were_dropped_once_that_tells_nothing(p
         assert kb.maintenance.collect().deleted_shards == 0
         after = manifest_in(past.store)
         assert (after.number, after.dropped, after.made_by) == (before.number + 1, (), "collect")
-        assert after.collections == before.collections, "nothing was taken: whoever is building goes on"
+        assert after.collections == before.collections, "nothing was taken: a running build continues"
         paint(kb, "white")
         kb.maintenance.collect()
         assert len(manifest_in(past.store).dropped) == 1, "for few, no manifest is written"

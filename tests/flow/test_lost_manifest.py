@@ -58,7 +58,7 @@ WRITES: dict[str, Callable[[KnowledgeBase, Path], object]] = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_without_the_manifest_is_refused_and_leaves_the_store_as_it_was(ground: Ground, name: str) -> None:
+def test_a_write_without_the_manifest_is_refused_and_leaves_the_store_unchanged(ground: Ground, name: str) -> None:
     before = stored(ground)
     with ground.open() as kb, raises_code("E237", errors.DataError) as raised:
         WRITES[name](kb, ground.folder)
@@ -91,7 +91,7 @@ def test_fsck_does_not_call_it_sound_and_brings_it_back_from_history(tmp_path: P
         assert len(all_ids(kb)) == len(ids) + 1
 
 
-def test_without_history_only_giving_up_what_is_lost_starts_anew(tmp_path: Path) -> None:
+def test_without_history_only_giving_up_lost_data_starts_again(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     with ground.open() as kb:
         kb.upsert(numbered(5))
@@ -161,7 +161,7 @@ def test_after_a_kill_of_the_first_write_the_next_one_is_not_refused(
 
 
 def test_first_writers_of_one_kb_do_not_take_each_other_for_a_lost_manifest(workers: Workers, tmp_path: Path) -> None:
-    """They stop at different steps of their first write, and go on together."""
+    """The writers stop at different steps of their first write, and continue together."""
     for round_number, step in enumerate(["read", "upload", "swap", "swapped"]):
         folder = tmp_path / str(round_number)
         folder.mkdir()
@@ -181,7 +181,7 @@ def test_first_writers_of_one_kb_do_not_take_each_other_for_a_lost_manifest(work
 
 
 def test_first_writers_without_a_lease_between_them_all_succeed(tmp_path: Path) -> None:
-    """Each has leases of its own, so that only the swap decides."""
+    """Each has its own leases, so that only the swap decides."""
     ground = Ground(tmp_path, lease="memory")
     barrier, faults = threading.Barrier(4), list[BaseException]()
 
@@ -219,7 +219,7 @@ def test_the_commands_refuse_a_lost_manifest_until_it_is_repaired(tmp_path: Path
         refused = workplace.pair(*command)
         assert (refused.status, "E237" in refused.stderr) == (5, True), (command, refused.stderr)
     found = workplace.pair("fsck")
-    assert (found.status, "is sound" in found.stdout) == (5, False)
+    assert (found.status, "is intact" in found.stdout) == (5, False)
     assert workplace.pair("fsck", "--repair").status == 0
     assert workplace.pair("ingest", "more.md").status == 0
     ids = [each["id"] for each in workplace.pair("docs", "list", "--json").json["documents"]]

@@ -19,7 +19,7 @@ _MOST_SECONDS = 60
 
 
 def span_of(package: Path, is_wanted: Callable[[str], bool]) -> range:
-    """Where the first such file lies in the archive."""
+    """Return the byte range of the first such file in the archive."""
     with zipfile.ZipFile(package) as opened:
         entries = sorted(opened.infolist(), key=lambda each: each.header_offset)
         ends = [each.header_offset for each in entries[1:]] + [opened.start_dir]
@@ -51,7 +51,7 @@ class Executioner:
 
 
 @pytest.mark.parametrize("at", ["a new shard", "its text"])
-def test_an_update_that_is_killed_while_parts_arrive_leaves_the_kb_as_it_was_and_the_next_one_finishes(
+def test_an_update_that_is_killed_during_a_download_changes_nothing_and_the_next_one_finishes(
     origin: Origin, elsewhere: Workplace, server: Server, at: str
 ) -> None:
     first = origin.package("1.0.0")
@@ -83,7 +83,7 @@ def test_two_updates_from_a_feed_at_once_fetch_once_and_make_one_version(subscri
     readers = threading.Semaphore(0)
 
     def wait_for_both(received: Received) -> None:
-        """Nobody gets a part before both have asked which release is the latest."""
+        """Hold back all parts until both clients have requested the latest release."""
         for _ in range(2):
             assert readers.acquire(timeout=_MOST_SECONDS)
         readers.release(2)

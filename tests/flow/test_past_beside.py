@@ -1,4 +1,4 @@
-"""Earlier versions beside the current one: read with what it has open, so many at a time, and let go again."""
+"""Earlier versions beside the current one: they share its open files, are limited in number, and are closed again."""
 
 import gc
 import os
@@ -34,7 +34,7 @@ def paint(kb: KnowledgeBase, colour: str, names: tuple[str, ...] = NAMES) -> int
 
 
 def colours(kb: KnowledgeBase) -> set[str]:
-    """Of all that is found."""
+    """Return the colours of all hits."""
     hits = kb.search("painted", limit=100, exact=True)
     return {hit.text.rpartition(" ")[2].rstrip(".") for hit in hits}
 
@@ -47,7 +47,7 @@ def open_shards(folder: Path) -> set[str]:
     return {str(Path(each).parent) for each in (*links, *mapped) if each.startswith(str(folder))}
 
 
-def test_a_version_is_read_on_when_its_copy_is_written_anew(ground: Ground) -> None:
+def test_a_version_stays_readable_when_its_copy_is_written_again(ground: Ground) -> None:
     with ground.open() as kb, ground.open() as other:
         paint(kb, "red")
         number = paint(kb, "blue")
@@ -65,7 +65,7 @@ def test_a_version_is_read_on_when_its_copy_is_written_anew(ground: Ground) -> N
                     colours(each)
 
 
-def test_each_version_is_read_as_it_was_beside_the_current_one(ground: Ground) -> None:
+def test_old_versions_can_be_read_beside_the_current_one(ground: Ground) -> None:
     with ground.open() as kb:
         numbers = {paint(kb, colour): colour for colour in COLOURS}
         for number, colour in numbers.items():
@@ -94,7 +94,7 @@ def test_shards_that_are_open_are_shared_and_stay_while_others_are_written(groun
         assert requests.counts["download"] == written, "it is held"
         past.close()
         assert colours(kb) == {"green"}
-        assert requests.counts["download"] == written, "what is current is not let go with it"
+        assert requests.counts["download"] == written, "the current version is not closed with it"
 
 
 def test_so_many_are_open_and_no_more_and_closing_leaves_no_file_open(ground: Ground) -> None:
@@ -129,7 +129,7 @@ def test_what_is_being_read_stays_open_until_it_was_read(ground: Ground) -> None
         past.close()
 
 
-def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(ground: Ground) -> None:
+def test_a_version_that_is_collected_between_two_questions_is_reported_as_missing(ground: Ground) -> None:
     with ground.with_policy(keep_versions=1).open() as kb:
         past = OpenVersions()
         number = paint(kb, "red")
@@ -152,7 +152,7 @@ def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(gr
         past.close()
 
 
-def test_a_version_of_a_kb_that_was_made_anew_is_that_of_the_new_one(ground: Ground) -> None:
+def test_a_version_of_a_recreated_kb_is_that_of_the_new_one(ground: Ground) -> None:
     with ground.open() as kb:
         past = OpenVersions()
         number = paint(kb, "red")
@@ -175,16 +175,16 @@ def test_the_version_of_a_package_is_the_one_that_was_installed_last(ground: Gro
                 paint(made, colour)
                 packed = made.backup.pack_index()
             paths = {each.name: origin.store / each.key for each in packed.files}
-            parcel = PackageShards(
+            package = PackageShards(
                 packed.manifest, "house", "house 1.0.0", colour, paths.get, owner="package", is_verified=True
             )
-            kb.backup.package_merger().install(parcel)
+            kb.backup.package_merger().install(package)
             paint(kb, "blue", ("hall",))
             assert past.read(kb, "1.0.0", colours) - {"blue"} == {colour}
         past.close()
 
 
-def test_a_shard_that_is_collected_under_a_reader_is_an_answer_or_told(ground: Ground) -> None:
+def test_a_shard_that_is_collected_during_a_read_gives_an_answer_or_an_error(ground: Ground) -> None:
     """The collection comes between any two requests of the reader."""
     outcomes = set[object]()
     for step in range(0, 12, 2):
@@ -203,7 +203,7 @@ def test_a_shard_that_is_collected_under_a_reader_is_an_answer_or_told(ground: G
 
 
 def test_it_is_the_same_on_a_bucket(tmp_path: Path, s3: S3Server) -> None:
-    """Where files are read in pieces, and what a reader has is not what the writer has."""
+    """On a bucket, files are read in pieces, and reader and writer have separate caches."""
 
     def opened(name: str) -> KnowledgeBase:
         return Ground(tmp_path / name, keep_versions=1).open(store=s3.store("past"))
@@ -222,7 +222,7 @@ def test_it_is_the_same_on_a_bucket(tmp_path: Path, s3: S3Server) -> None:
 
 
 class _Collecting:
-    """Before the n-th request of somebody, the version that it wants goes."""
+    """Before the n-th request of a reader, the version that it reads is removed."""
 
     def __init__(self, writer: KnowledgeBase, step: int) -> None:
         self._writer = writer

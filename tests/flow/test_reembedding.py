@@ -1,4 +1,4 @@
-"""Vectors of another embedder for a live KB: what stays, what others do meanwhile, and what a kill leaves."""
+"""Vectors of another embedder for a live KB, with concurrent writers and kills."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def manifest_of(ground: Ground) -> Manifest:
 
 
 def vectors_of(ground: Ground) -> dict[str, Any]:
-    """Of every live chunk, by id, as they lie in the store."""
+    """Return the stored vector of every live chunk, by id."""
     found: dict[str, Any] = {}
     for shard in manifest_of(ground).shards:
         pack = ArrayFile.open(ground.store / shard.key("search"))
@@ -135,7 +135,7 @@ def test_one_manifest_changes_embedder_dimension_and_all_shards(ground: Ground) 
     assert {len(vector) for vector in vectors_of(ground).values()} == {24}
 
 
-def test_files_without_vectors_are_taken_over_as_they_are(ground: Ground) -> None:
+def test_files_without_vectors_are_kept_unchanged(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert(numbered(3))
         kb.upsert(numbered(3, begin=3))
@@ -178,7 +178,7 @@ def test_a_kb_that_has_the_vectors_already_is_left_alone(ground: Ground) -> None
         assert kb.upsert(numbered(1)).added == 1
 
 
-def test_a_dry_run_tells_what_there_is_to_do_and_does_nothing(ground: Ground) -> None:
+def test_a_dry_run_lists_the_work_and_changes_nothing(ground: Ground) -> None:
     ground.fill([*numbered(4), *(Document(f"twin-{number}", "The same text.") for number in range(3))])
     before = manifest_of(ground)
     embedder = MirroredEmbedder()
@@ -273,7 +273,9 @@ def test_what_others_write_and_delete_meanwhile_is_taken_over(tmp_path: Path, st
 
 
 @pytest.mark.parametrize(("step", "is_collected"), [("embed", True), ("uploaded", True), ("lease", False)])
-def test_shards_that_are_merged_meanwhile_are_looked_up_anew(tmp_path: Path, step: str, is_collected: bool) -> None:
+def test_shards_that_are_merged_during_the_run_are_looked_up_again(
+    tmp_path: Path, step: str, is_collected: bool
+) -> None:
     ground = Ground(tmp_path, **MANY_SHARDS)
     meanwhile, embedder = Meanwhile(), MirroredEmbedder()
     with ground.open() as other, ground.open(embedder=embedder, on_step=meanwhile) as kb:
@@ -313,7 +315,7 @@ def test_what_was_dropped_was_dropped_by_the_clock_of_the_store(tmp_path: Path) 
     assert dropped.dropped_at.startswith("2200-")
 
 
-def test_much_that_others_wrote_is_embedded_in_a_round_of_its_own(
+def test_large_concurrent_writes_are_embedded_in_a_separate_round(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pair.engine.rules.MOST_ROWS_UNDER_LEASE", 3)
@@ -505,7 +507,7 @@ def test_what_a_fault_interrupts_goes_on_where_it_stopped(ground: Ground, large:
 
 @pytest.mark.rule("engine-35")
 @pytest.mark.parametrize("harm", [truncate, flip_a_bit])
-def test_kept_vectors_are_believed_only_as_far_as_they_are_whole(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_only_complete_kept_vectors_are_used(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path, keys, vectors = (
         tmp_path / "some.vectors",
         [hash_text(f"text {number}") for number in range(9)],

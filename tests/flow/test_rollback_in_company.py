@@ -74,7 +74,7 @@ def listed(workplace: Workplace) -> set[str]:
 
 
 def folders_in(workplace: Workplace) -> set[str]:
-    """Of shards, whether anybody names them or not."""
+    """The number of shards, referenced or not."""
     return {path.parent.name for path in (workplace.folder / ".pair" / "store").rglob("*.search")}
 
 
@@ -96,7 +96,7 @@ def test_a_build_that_began_before_a_rollback_is_refused_and_taken_up_again(work
     running.workers_when_built(20)
     assert workplace.pair("rollback", "1", "--kb", KB, "--json").json["manifest_version"] == 3
     status, told = running.finish()
-    assert (status, "E236" in told, "run the same command again" in told) == (4, True, True)
+    assert (status, "E236" in told, "Run the same command again" in told) == (4, True, True)
     assert listed(workplace) == {"page-000", "page-001"}, "as it was rolled back"
     built = folders_in(workplace) - named_by(workplace)
     (workplace.folder / "all.jsonl").write_text(lines_of(pages(90)))
@@ -151,7 +151,7 @@ def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path) -> No
 
 
 def roll_back_during_a_re_embedding(ground: Ground, workers: Workers, step: str, kb: KnowledgeBase) -> None:
-    """Another process re-embeds, and stands still at a step while the KB is rolled back."""
+    """Another process re-embeds, and pauses at a step while the KB is rolled back."""
     options: dict[str, Any] = {"chunker": "seed", "graph": "off", "embedding_dimension": DIMENSION, "keep_versions": 10}
     places = {"store": str(ground.store), "cache_dir": str(ground.cache)}
     at = (step, 1, int(signal.SIGSTOP))

@@ -32,7 +32,7 @@ class Site:
     """What `pair doctor` said before anything was stored."""
 
     def server_of(self, request_id: str) -> int:
-        """Which one answered."""
+        """Return the server that answered."""
         found = [number for number, server in enumerate(self.servers) if request_id in server.raw_log]
         assert len(found) == 1, found
         return found[0]
@@ -60,7 +60,7 @@ def running_nginx(folder: Path, ports: list[int]) -> Iterator[str]:
     port = free_ports(1)[0]
     configuration = folder / "nginx.conf"
     configuration.write_text(configured(ports, port))
-    # A place of its own for all that it writes, and in the foreground.
+    # Use a separate folder for all its files, and stay in the foreground.
     directives = f"daemon off; pid {folder}/nginx.pid; error_log stderr;"
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or "nginx"
     command = [program, "-p", str(folder), "-e", "stderr", "-c", str(configuration), "-g", directives]
@@ -73,7 +73,7 @@ def running_nginx(folder: Path, ports: list[int]) -> Iterator[str]:
 
 
 def variables_of(s3: S3Server, redis: RedisServer) -> dict[str, str]:
-    """What the platform gives to a process; all else is in the shipped configuration."""
+    """Return the environment from the platform; all other settings are in the shipped configuration."""
     return {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -115,7 +115,7 @@ def test_doctor_tries_every_part_and_makes_the_bucket(site: Site):
     assert {told["store"], told["lease"], told["server"]} == {"ok"}, site.checks
 
 
-def test_nobody_is_let_in_without_a_key(site: Site):
+def test_a_request_without_a_key_is_refused(site: Site):
     answer = site.client.post("/rag/query", json={"query": "lunch"}, headers={"authorization": "Bearer pair_no_key"})
     assert answer.status_code == 401
 

@@ -35,7 +35,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Ground]:
 
 
 def calls_of(kb: KnowledgeBase, mode: SearchMode, limit: int) -> tuple[Hits, int]:
-    """What is found, and how many functions were called for it: the same on a busy machine."""
+    """Return the hits and the number of function calls, which is the same on a busy machine."""
     kb.search(QUESTION, mode=mode, limit=limit)  # opens files
     profile = cProfile.Profile()
     found = profile.runcall(kb.search, QUESTION, mode=mode, limit=limit)
@@ -71,7 +71,7 @@ def test_a_hit_names_twenty_other_places_and_counts_the_rest(crowded: dict[int, 
 def test_of_equally_good_copies_the_first_by_id_are_named_whatever_the_layout(
     crowded: dict[int, Ground], tmp_path: Path
 ) -> None:
-    """One shard with all of them, and many shards with some each."""
+    """Compare one shard with all copies to many shards with some each."""
     with crowded[MANY].open() as kb:
         one = kb.search(QUESTION, mode="keyword", limit=5)
     ground = Ground(tmp_path, ingest_batch_documents=2_000, compaction_enabled=False)

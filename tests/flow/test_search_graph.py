@@ -83,8 +83,8 @@ def test_the_share_of_the_graph_goes_from_nothing_to_all(ground: Ground) -> None
         hybrid = kb.search(QUESTION, mode="hybrid", limit=50, exact=True)
         without = kb.search(QUESTION, mode="graph", limit=50, exact=True, options=along(alpha=1.0))
         assert [(hit.document_id, hit.score) for hit in without] == [(hit.document_id, hit.score) for hit in hybrid]
-        alone = kb.search(QUESTION, mode="graph", limit=50, exact=True, options=along(alpha=0.0))
-        assert all(hit.score == hit.graph_score for hit in alone)
+        alone = kb.search(QUESTION, mode="graph", limit=50, exact=True, explain=True, options=along(alpha=0.0))
+        assert all((hit.explanation or {})["raw"] == hit.graph_score for hit in alone)
 
 
 @pytest.mark.parametrize("compacts", [False, True])
@@ -271,3 +271,72 @@ def test_without_a_server_from_the_beginning_everything_but_the_graph_is_there(
         assert len(kb.search("a short note", mode="adaptive", limit=50)) == len(NOTES)
         with raises_code("E204"):
             kb.search("a short note", mode="graph")
+
+
+# ── links ──────────────────────────────────────────────────────────────────────────────────────────
+
+LINKED = [
+    Document(
+        "guide/start.md", "The Blue Lighthouse opens daily; see [the tide table](../tables/tides.md#high).", "Start"
+    ),
+    Document("tables/tides.md", "Water rises twice between dusk and dawn.", "Numbers"),
+    Document("wiki/Keeper Notes.md", "Somebody trims every wick on Sundays.", "Notes"),
+    Document("guide/staff.md", "Who works at the Blue Lighthouse is in [[keeper notes|these notes]].", "Staff"),
+    Document("guide/broken.md", "The Blue Lighthouse had a [shop](gone.md) and [a site](https://kb.example/).", "Shop"),
+]
+LIGHTHOUSE = "When does the Blue Lighthouse open?"
+
+
+def score_with_links(kb: KnowledgeBase, question: str = LIGHTHOUSE) -> dict[str, float]:
+    hits = kb.search(question, mode="graph", limit=50, exact=True, explain=True)
+    return {hit.document_id: (hit.explanation or {})["raw"] for hit in hits}  # type: ignore[misc]
+
+
+def test_a_link_leads_from_a_hit_to_its_target_and_back(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([*LINKED, *OTHERS])
+        found = reached(kb, LIGHTHOUSE)
+        assert found["tables/tides.md"] > 0.5
+        assert found["wiki/Keeper Notes.md"] > 0.5
+        back = reached(kb, "How often does water rise between dusk and dawn?", seeds=1)
+        assert {"guide/start.md", "tables/tides.md"} <= back.keys()
+
+
+def test_a_link_to_a_later_document_leads_there_once_it_is_stored(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([*LINKED, *OTHERS])
+        assert "guide/gone.md" not in reached(kb, LIGHTHOUSE)
+        kb.upsert([Document("guide/GONE.md", "Postcards cost little.")])
+        assert reached(kb, LIGHTHOUSE)["guide/GONE.md"] > 0.5
+        kb.delete(["guide/GONE.md"])
+        assert "guide/GONE.md" not in reached(kb, LIGHTHOUSE)
+
+
+def test_scores_along_links_are_the_same_in_every_layout(tmp_path: Path) -> None:
+    documents = [*LINKED, *CHAIN, *OTHERS]
+    scores = []
+    for name, rows in (("one", 1000), ("seven", 3), ("fifty", 1)):
+        ground = Ground(
+            tmp_path / name, **{**IN_SHARDS, "shard_trigger_vector_rows": rows, "max_vector_rows_per_shard": rows}
+        )
+        with ground.open() as kb:
+            kb.upsert([*documents, Document("guide/gone.md", "Postcards cost little.")])
+            kb.delete(["guide/gone.md"])
+            scores.append(score_with_links(kb))
+            kb.maintenance.compact(everything=True)
+            scores.append(score_with_links(kb))
+    assert all(each == scores[0] for each in scores)
+    assert scores[0]["tables/tides.md"] > scores[0]["guide/broken.md"] / 2
+
+
+def test_links_are_shown_with_the_documents_that_they_join(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([*LINKED, *OTHERS])
+        start = kb.graph.around_document("guide/start.md")
+        assert "/tables/tides" in [entity.name for entity in start.entities]
+        assert "tables/tides.md" in [document.id for document in start.documents]
+        tides = kb.graph.around_document("tables/tides.md")
+        assert "guide/start.md" in [document.id for document in tides.documents]
+        link = kb.graph.around_entity("/tables/tides")
+        assert link.entities[0].name == "/tables/tides"
+        assert {document.id for document in link.documents} == {"guide/start.md", "tables/tides.md"}

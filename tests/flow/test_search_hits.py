@@ -1,6 +1,7 @@
 """What hits tell: exact places, what matched, how the score came about; unlike each other, or in a reranker's order."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -64,12 +65,13 @@ def test_a_passage_is_a_stretch_of_its_document(kb: KnowledgeBase, query: str, m
 
 def test_neighbours_become_one_hit_with_the_score_of_the_best(kb: KnowledgeBase) -> None:
     alone = kb.search("never start it dry, or the seal breaks", mode="keyword", limit=1)[0]
-    merged = kb.search("never start it dry, or the seal breaks: watch the gauge", mode="keyword", limit=8)[0]
+    query = "never start it dry, or the seal breaks: watch the gauge"
+    merged = kb.search(query, mode="keyword", limit=8, explain=True)[0]
     assert merged.chunk_id == alone.chunk_id
     assert merged.start <= alone.start < alone.end < merged.end
     assert "Never start it dry" in merged.text
     assert "Watch the pressure gauge" in merged.text
-    assert merged.score == 1.0
+    assert (merged.explanation or {})["raw"] == 1.0
 
 
 # ── highlights ─────────────────────────────────────────────────────────────────────────────────────
@@ -116,29 +118,33 @@ def test_explanations_add_up(kb: KnowledgeBase, query: str, mode: SearchMode, al
         assert why["mode"] == found.mode_used
         assert numbers["score"] == hit.score
         assert 0.0 <= numbers.get("keyword", 0.0) <= 1.0
+        assert {"standing", "raw"} <= numbers.keys()
+        assert all(0.0 <= numbers.get(name, 0.0) <= 1.0 for name in ("coverage", "nearness", "agreement", "standing"))
         if found.mode_used == "vector":
             assert hit.distance is not None
-            assert hit.score == pytest.approx(1 / (1 + hit.distance))
+            assert numbers["raw"] == pytest.approx(1 / (1 + hit.distance))
         if found.mode_used == "keyword":
-            assert numbers["keyword"] == hit.score
+            assert numbers["keyword"] == numbers["raw"]
         if found.mode_used in {"hybrid", "graph"}:
             fused = (1 - numbers["weight"]) * numbers["keyword"] + numbers["weight"] * numbers["vector"]
-            assert fused == pytest.approx(numbers.get("hybrid", hit.score))
+            assert fused == pytest.approx(numbers.get("hybrid", numbers["raw"]))
         if found.mode_used == "graph":
             assert numbers["alpha"] == alpha
             assert numbers["graph"] == hit.graph_score
-            assert hit.score == pytest.approx(alpha * numbers["hybrid"] + (1 - alpha) * numbers["graph"])
+            assert numbers["raw"] == pytest.approx(alpha * numbers["hybrid"] + (1 - alpha) * numbers["graph"])
     scores = [hit.score for hit in found]
     assert scores == sorted(scores, reverse=True)
     best = max((float((hit.explanation or {}).get("keyword", 0.0)) for hit in found), default=0.0)
     assert best in {0.0, 1.0}
 
 
-def test_the_only_document_gets_the_whole_score(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_only_document_ranks_with_the_whole_score(tmp_path_factory: pytest.TempPathFactory) -> None:
     with Ground(tmp_path_factory.mktemp("single")).open() as single:
         single.upsert([Document("only", "A single document about Newtown.")])
         for mode in ("hybrid", "keyword"):
-            assert [hit.score for hit in single.search("document Newtown", mode=mode)] == pytest.approx([1.0])
+            [hit] = single.search("document Newtown", mode=mode, explain=True)
+            assert (hit.explanation or {})["raw"] == pytest.approx(1.0)
+            assert hit.score > 0.5
 
 
 # ── diversity ──────────────────────────────────────────────────────────────────────────────────────
@@ -187,5 +193,5 @@ def test_a_reranker_has_the_last_word(kb: KnowledgeBase, mode: SearchMode) -> No
     assert [len(hit.text) for hit in found] == sorted(len(hit.text) for hit in plain)[:2]
     for hit in found:
         before = next(each for each in plain if each.chunk_id == hit.chunk_id)
-        assert hit.score == -len(hit.text)
-        assert hit.explanation == {**(before.explanation or {}), "reranker": hit.score}
+        assert hit.score == pytest.approx(1 / (1 + math.exp(len(hit.text))), abs=1e-12)
+        assert hit.explanation == {**(before.explanation or {}), "reranker": -len(hit.text)}

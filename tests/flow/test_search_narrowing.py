@@ -18,7 +18,7 @@ fusing_modes = pytest.mark.parametrize("mode", ["hybrid", "graph", "adaptive"])
 
 
 def crowd() -> list[Document]:
-    """Each says something of its own, at a place of its own."""
+    """Return documents, each with a different text and vector."""
     return [
         Document(
             f"doc-{number:04}",

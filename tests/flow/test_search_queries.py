@@ -1,4 +1,4 @@
-"""Whatever is asked, in every mode: an answer, the same one twice, and where words decide, the right one."""
+"""Any query in every mode: a deterministic answer, and the right one where words decide."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ DOCUMENTS = [*TOLD, *numbered(15)]
 
 @pytest.fixture(scope="module")
 def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
-    """In many shards."""
+    """Return a KB with many shards."""
     ground = Ground(
         tmp_path_factory.mktemp("queries"),
         embedder="static",
@@ -183,7 +183,7 @@ def test_a_query_that_only_excludes_finds_nothing_of_that(kb: KnowledgeBase, mod
 
 
 def test_keywords_find_nothing_where_no_word_stands(kb: KnowledgeBase) -> None:
-    for query in ("?!", "🎉", "-castle", "zzyzx", "phtosynthsis"):
+    for query in ("?!", "🎉", "-castle", "zzyzx", "phtsynthss"):
         assert ids_of(kb.search(query, mode="keyword")) == []
 
 

@@ -1,4 +1,4 @@
-"""What people and programs meet stays as it was recorded: commands, formats, HTTP, MCP, errors, settings, Python.
+"""The recorded public surface is unchanged: commands, formats, HTTP, MCP, errors, settings, Python.
 
 A change here is a change for users: look at the difference, then record it with `make golden` and say it in the change
 note.

@@ -29,12 +29,14 @@ TEXTS = FILES | PAGES
 FETCHERS, SUMMARISERS = 8, 4
 
 # For a copy of a process that has everything loaded, so that the kill strikes the work and not the start of Python.
-# Whatever is finished is in the log before anybody is given its result; `finished` and `ask` come after the record of
+# Finished work is in the log before its result is returned; `finished` and `ask` come after the record of
 # the step before was put.
 RUNNER = """
 import os, sys
 from pathlib import Path
 from pair.clock import SystemClock
+from pair.reading.contract import Reading
+from pair.reading.process import ReaderProcesses
 from pair.sync.contract import FetchedPage
 from pair.sync.rules import SyncSettings
 from pair.sync.discover import SyncPaths
@@ -54,7 +56,7 @@ class Pages:
     def fetch(self, url, *, etag, last_modified, validated_at=None):
         text = f"Page {int(url[-3:])} of the web."
         note("fetched", url)
-        return FetchedPage(text, '"1"', None, len(text))
+        return FetchedPage(Reading(text), '"1"', None, len(text))
 
 class Summariser:
     model_calls = 0
@@ -73,7 +75,7 @@ class Observer:
 policy = SyncSettings(url_download_concurrency=fetchers, summarization_concurrency=summarisers)
 llms = LlmsFile(home / "llms.txt", sources)
 places = SyncPaths(sources, links, home / "index.txt", home / "index-cache.json", home / "web-cache", llms=llms)
-run = SyncRun(policy, places, SyncDependencies(Summariser, Pages(), None, SystemClock(), Observer()))
+run = SyncRun(policy, places, SyncDependencies(Summariser, Pages(), ReaderProcesses(), SystemClock(), Observer()))
 run.run()
 """
 
@@ -89,7 +91,7 @@ class Events:
 
 
 class Ground:
-    """The sources, and processes and runs over them, each with a home of its own."""
+    """The sources, and processes and runs over them, each with its own home."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -50,6 +50,7 @@ from pathlib import Path
 from pair.clock import SystemClock
 from pair.sync.discover import SyncPaths
 from pair.sync.rules import SyncSettings
+from pair.reading.process import ReaderProcesses
 from pair.sync.run import SyncDependencies, SyncRun
 
 class Summariser:
@@ -67,7 +68,8 @@ places = SyncPaths(*(Path(home).parent / "knowledge", Path(home) / "links.txt"),
                 *(Path(home) / name for name in ("index.txt", "index-cache.json", "web-cache")))
 sys.addaudithook(strike)
 try:
-    SyncRun(SyncSettings(), places, SyncDependencies(Summariser, None, None, SystemClock(), Observer())).run()
+    parts = SyncDependencies(Summariser, None, ReaderProcesses(), SystemClock(), Observer())
+    SyncRun(SyncSettings(), places, parts).run()
 except KeyboardInterrupt:
     os._exit(130)
 finally:
@@ -91,7 +93,7 @@ sys.exit(status)
 
 
 class Round:
-    """One process, in a project of its own."""
+    """One process in a separate project."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -14,7 +14,7 @@ def test_servers_killed_redis_restarted_and_s3_stopped_lose_nothing_and_answer_n
     tmp_path: Path, record_property: Callable[[str, object], None]
 ):
     counts = torture(SECONDS, tmp_path)
-    record_property("told", f"{SECONDS:g} s of torture: {json.dumps(counts.to_json(), sort_keys=True)}")
+    record_property("note", f"{SECONDS:g} s of torture: {json.dumps(counts.to_json(), sort_keys=True)}")
     assert counts.faults == []
     assert min(counts.done[each] for each in ("written", "deleted", "read", "searched")) > 0, counts.done
     assert min(counts.done[each] for each in ("servers killed", "Redis restarted", "S3 stopped")) > 0

@@ -1,4 +1,4 @@
-"""Export and import: a KB goes into a file and comes out of it as it was, elsewhere, with nothing embedded."""
+"""Export and import: a KB is written to a file and restored unchanged in another place, without embedding."""
 
 import base64
 import gzip
@@ -85,7 +85,7 @@ def fill(kb: KnowledgeBase) -> None:
 
 
 def answers(kb: KnowledgeBase) -> list[Any]:
-    """All that an exact search tells."""
+    """Return all results of an exact search."""
     return [
         hit.to_json()
         for question in QUESTIONS
@@ -95,7 +95,7 @@ def answers(kb: KnowledgeBase) -> list[Any]:
 
 
 def exported_from(ground: Ground, documents: list[Document], **how: Any) -> Path:
-    """What a KB with these documents exports."""
+    """Return the export of a KB with these documents."""
     with ground.open() as kb:
         kb.upsert(documents)
         return exported(kb, ground.folder / "backup.jsonl", **how)
@@ -115,7 +115,7 @@ def test_documents_are_the_same_elsewhere_and_nothing_is_embedded(origin: Origin
         assert embedder.texts == []
         assert [each.to_json() for each in copy.documents(limit=100)] == origin.listed
         assert answers(copy) == origin.answers
-        # For who brings the same again, by whatever way, nothing changed.
+        # Writing the same documents again changes nothing.
         embedder.texts.clear()
         version = copy.version()
         assert copy.upsert(PAGES, owner="sync", chunk_size=600).unchanged == 4
@@ -197,10 +197,10 @@ def test_replacing_makes_the_kb_exactly_the_file_in_one_swap(ground: Ground, els
         assert copy.version() == version
 
 
-def test_another_embedder_is_refused_unless_texts_are_embedded_anew(origin: Origin, elsewhere: Ground) -> None:
+def test_another_embedder_is_refused_unless_texts_are_embedded_again(origin: Origin, elsewhere: Ground) -> None:
     embedder = MirroredEmbedder()
     with elsewhere.open(embedder=embedder) as copy:
-        with pytest.raises(errors.UsageError, match="has vectors of the embedder ngram-16-v1") as caught:
+        with pytest.raises(errors.UsageError, match="uses the embedder ngram-16-v1") as caught:
             copy.backup.import_from(origin.lines)
         assert caught.value.code == "E226"
         assert copy.stats() is None
@@ -213,7 +213,7 @@ def test_another_embedder_is_refused_unless_texts_are_embedded_anew(origin: Orig
         assert answers(back) == origin.answers
 
 
-def test_vectors_without_a_text_cannot_be_made_anew(ground: Ground, elsewhere: Ground) -> None:
+def test_vectors_without_a_text_cannot_be_rebuilt(ground: Ground, elsewhere: Ground) -> None:
     file = exported_from(ground, [Document("bare", "", vector=[1.0] * 16)])
     with elsewhere.open(embedder=MirroredEmbedder()) as copy:
         with pytest.raises(errors.UsageError) as caught:
@@ -228,7 +228,7 @@ def test_without_vectors_what_says_nothing_is_refused_too(ground: Ground, elsewh
 
 
 def sealed(lines: list[bytes]) -> bytes:
-    """With a trailer that is right."""
+    """Return the lines with a valid trailer."""
     content = b"".join(line + b"\n" for line in lines)
     end = {"documents": len(lines) - 1, "sha256": hashlib.sha256(content).hexdigest()}
     return content + json.dumps({"end": end}).encode() + b"\n"
@@ -393,7 +393,7 @@ def test_from_a_folder_to_a_bucket_and_back(origin: Origin, elsewhere: Ground, s
 
 
 def test_readers_never_see_half_of_a_replacement(ground: Ground) -> None:
-    """Whoever looks between any two requests to the store sees all of the old or all of the new."""
+    """A reader between any two requests to the store sees all of the old KB or all of the new one."""
     with ground.open() as kb:
         kb.upsert(numbered(20))
         file = exported(kb, ground.folder / "backup.jsonl")
@@ -444,9 +444,7 @@ def test_an_empty_kb_is_exported_also_with_a_small_cache(ground: Ground, tmp_pat
         assert kb.backup.export(tmp_path / "empty.jsonl").documents == 0
 
 
-def test_what_is_collected_while_a_small_cache_is_filled_is_exported_as_it_is_by_then(
-    ground: Ground, tmp_path: Path
-) -> None:
+def test_an_export_uses_the_newest_state_when_shards_are_collected_during_it(ground: Ground, tmp_path: Path) -> None:
     changed: list[bool] = []
     with ground.open() as other:
         fill(other)

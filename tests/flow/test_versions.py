@@ -1,4 +1,4 @@
-"""Versions of a KB: every change makes one, and any that is kept can be read and gone back to."""
+"""Versions of a KB: every change makes one, and every kept version can be read and restored."""
 
 import itertools
 import threading
@@ -131,7 +131,7 @@ def test_a_reader_of_the_past_does_not_see_what_is_written_meanwhile(ground: Gro
 
 
 def test_the_past_cannot_be_written_to(ground: Ground) -> None:
-    """Neither where it is opened by itself, nor beside the current version."""
+    """This holds for a version opened alone and beside the current one."""
     with ground.open() as kb:
         paint(kb, "red")
         paint(kb, "green")
@@ -151,7 +151,7 @@ def test_the_past_cannot_be_written_to(ground: Ground) -> None:
 # ── going back ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_going_back_stores_nothing_anew_and_is_a_version_itself(ground: Ground) -> None:
+def test_a_rollback_stores_no_new_shard_and_is_a_version_itself(ground: Ground) -> None:
     store, requests = counted(ground.blobs())
     with ground.open() as kb:
         for colour in COLOURS:
@@ -233,7 +233,7 @@ def test_garbage_collection_leaves_what_kept_versions_name(ground: Ground) -> No
     assert len(ground.stored_files(".search")) == 3
 
 
-def test_a_reader_at_a_version_that_is_no_longer_kept_is_told_so(ground: Ground) -> None:
+def test_a_reader_of_a_version_that_is_no_longer_kept_gets_an_error(ground: Ground) -> None:
     one = ground.with_policy(keep_versions=1)
     with one.open() as kb, one.open(at=1) as fresh, one.open(at=1) as reader:
         paint(kb, "red")
@@ -306,7 +306,7 @@ def test_a_swap_that_is_lost_takes_its_copy_back() -> None:
     assert [version[0] for version in found if version] == [1, 2]
 
 
-def test_a_copy_that_is_damaged_keeps_nobody_from_collecting(ground: Ground) -> None:
+def test_a_damaged_copy_does_not_prevent_garbage_collection(ground: Ground) -> None:
     with ground.open() as kb:
         for colour in COLOURS:
             paint(kb, colour)
@@ -382,7 +382,9 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
         paint(kb, "red")
         packed = kb.backup.pack_index()
     paths = {each.name: origin.store / each.key for each in packed.files}
-    parcel = PackageShards(packed.manifest, "house", "house 1.0.0", "sha", paths.get, owner="package", is_verified=True)
+    package = PackageShards(
+        packed.manifest, "house", "house 1.0.0", "sha", paths.get, owner="package", is_verified=True
+    )
     is_condemned, may_delete = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -392,7 +394,7 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
     condemned, uploaded = Once("condemned"), Once("uploaded")
     condemned.act = wait
     with ground.open(on_step=condemned) as other, ground.open(on_step=uploaded) as kb:
-        other.backup.package_merger().install(parcel)
+        other.backup.package_merger().install(package)
         other.delete(["door", "roof"])
         collector = threading.Thread(target=lambda: other.maintenance.collect(grace_seconds=0))
         collector.start()
@@ -403,7 +405,7 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
             collector.join()
 
         uploaded.act = finish
-        kb.backup.package_merger().install(parcel)
+        kb.backup.package_merger().install(package)
         assert colours(kb) == {"door": "red", "roof": "red"}
         assert not kb.search("door", exact=True).partial
 
@@ -490,7 +492,7 @@ def test_a_version_that_is_damaged_hides_no_other(ground: Ground) -> None:
             then.documents()
 
 
-def test_what_is_rolled_back_can_be_gone_back_to_also_where_nobody_kept_it(ground: Ground) -> None:
+def test_a_rolled_back_version_can_be_restored_even_if_it_was_not_kept(ground: Ground) -> None:
     with ground.open() as kb:
         paint(kb, "red")
     with ground.with_policy(keep_versions=0).open() as kb:

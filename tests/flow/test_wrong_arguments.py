@@ -22,7 +22,7 @@ DOCUMENT = Document("a", "text")
 
 @pytest.fixture(scope="module")
 def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """As a caller without a type checker sees it."""
+    """Return the KB as a caller without a type checker sees it."""
     with Ground(tmp_path_factory.mktemp("kb")).open() as opened:
         opened.upsert(numbered(5))
         yield opened
@@ -137,7 +137,7 @@ def test_the_name_of_a_kb_is_a_text() -> None:
 # ── blank documents ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_empty_file_in_a_folder_is_skipped_and_told_and_by_itself_it_is_refused(tmp_path: Path) -> None:
+def test_an_empty_file_is_skipped_and_reported_in_a_folder_and_refused_alone(tmp_path: Path) -> None:
     workplace = Workplace(tmp_path)
     write_files(workplace.folder / "notes", {"full.md": "A castle has a moat.", "empty.md": "", "blank.txt": " \n"})
     done = workplace.pair("ingest", "notes", "--json").succeeds()
@@ -153,7 +153,7 @@ def test_an_empty_file_in_a_folder_is_skipped_and_told_and_by_itself_it_is_refus
     assert (lines.status, "E213" in lines.stderr) == (1, True)
 
 
-def test_an_empty_file_that_is_synced_is_told_and_not_stored(tmp_path: Path) -> None:
+def test_an_empty_file_that_is_synced_is_reported_and_not_stored(tmp_path: Path) -> None:
     workplace = Workplace(tmp_path)
     notes = workplace.folder / ".pair" / "knowledge"
     write_files(notes, {"full.md": "A castle has a moat.", "empty.md": ""})

@@ -23,7 +23,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """For everybody on this machine, with a few documents."""
+    """A server without authentication, with a few documents."""
     with Served(tmp_path_factory.mktemp("plain") / "project", PAIR__ENGINE__INGEST_BATCH_DOCUMENTS="1000") as server:
         assert server.ingest(HANDBOOK).status_code == 200
         yield server
@@ -31,7 +31,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    """One that takes little: bodies, requests, time, cache."""
+    """A server with keys and low limits on bodies, requests, time and cache."""
     folder = tmp_path_factory.mktemp("keyed") / "project"
     variables = {
         "AUTH": "keys",

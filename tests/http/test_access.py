@@ -1,4 +1,4 @@
-"""Who is let in, and what they may do there."""
+"""Authentication, scopes, KBs and origins: which requests are allowed."""
 
 import base64
 import datetime
@@ -131,13 +131,13 @@ def test_an_address_that_others_reach_is_not_served_without_authentication(keyed
     assert "pair keys add" in error["suggestion"]
 
 
-def test_a_port_that_is_taken_is_told(keyed: Keyed):
+def test_a_port_in_use_is_reported(keyed: Keyed):
     command = [sys.executable, "-m", "pair", "serve", "--port", str(keyed.server.port), "--json"]
     done = subprocess.run(command, env=keyed.server.environment, capture_output=True, text=True, check=False)
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (3, "E612")
 
 
-def test_a_librarian_with_the_name_of_a_kb_is_no_shelf_to_those_who_may_use_that_kb_only(tmp_path: Path):
+def test_access_to_a_kb_gives_no_access_to_a_librarian_of_the_same_name(tmp_path: Path):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "own.py").write_text(
@@ -154,7 +154,7 @@ def test_a_librarian_with_the_name_of_a_kb_is_no_shelf_to_those_who_may_use_that
         asked = {"query": "What do you know?", "kb_id": "vault"}
         assert server.post("/ask", asked, key=everything).json()["answer"] == "Everything."
         assert error_of(server.post("/ask", asked, key=keyed.key("read", "vault"))) == (403, "E603")
-        # One that cannot be used takes nobody's place.
+        # A librarian that the caller may not use does not hide the librarian of a KB.
         server.ingest({"a.md": "The cellar opens at ten."}, kb_id="cellar", key=everything)
         asked |= {"query": "When does the cellar open?", "kb_id": "cellar", "at": "1"}
         assert "at ten" in server.post("/ask", asked, key=keyed.key("read", "cellar")).json()["answer"]
@@ -218,11 +218,11 @@ def unsigned(claims: dict[str, Any]) -> str:
 BAD: dict[str, Callable[[Issuer], str]] = {
     "expired": lambda issuer: issuer.token(exp=ago(5)),
     "not yet valid": lambda issuer: issuer.token(nbf=ago(-5)),
-    "for somebody else": lambda issuer: issuer.token(aud="another"),
+    "for another audience": lambda issuer: issuer.token(aud="another"),
     "of another issuer": lambda issuer: issuer.token(iss="https://elsewhere.example"),
     "without an end": lambda issuer: issuer.token(exp=None),
     "without a subject": lambda issuer: issuer.token(sub=None),
-    "signed by somebody else": lambda issuer: issuer.token(key=ec.generate_private_key(ec.SECP256R1())),
+    "signed by another key": lambda issuer: issuer.token(key=ec.generate_private_key(ec.SECP256R1())),
     "of an unknown key": lambda issuer: issuer.token(kid="two"),
     "of another algorithm": lambda issuer: issuer.token(
         algorithm="RS256", key=rsa.generate_private_key(public_exponent=65537, key_size=2048)

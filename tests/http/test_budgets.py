@@ -1,4 +1,4 @@
-"""Every request has a budget: its head, its body, its filter, its time, its threads, and what is remembered of it."""
+"""Limits of a request: its head, body, filter, time, threads, and the memory that it leaves behind."""
 
 import concurrent.futures
 import contextlib
@@ -55,7 +55,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
 
 
 def error_in(answer: bytes) -> tuple[int, str]:
-    """The status and our error code of a raw HTTP answer."""
+    """Return the status and the error code of a raw HTTP response."""
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
@@ -66,7 +66,7 @@ def resident_bytes(server: Served) -> int:
 
 
 def is_held(server: Served, client: socket.socket) -> bool:
-    """Whether the server still has its end of this connection: the kernel alone may go on with what was sent."""
+    """Return whether the server process still holds the connection; the kernel may keep it longer."""
     ends = f":{server.port:04X}", f":{client.getsockname()[1]:04X}"
     entries = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(entry[1].endswith(ends[0]) and entry[2].endswith(ends[1]) and entry[9] != "0" for entry in entries)
@@ -74,7 +74,7 @@ def is_held(server: Served, client: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def watched_health(server: Served) -> Iterator[list[float]]:
-    """Times that `/healthz` took, one request after another on connections of their own."""
+    """Measure the duration of `/healthz` requests, one after another, each on a new connection."""
     took: list[float] = []
     stop = threading.Event()
 
@@ -95,7 +95,7 @@ def watched_health(server: Served) -> Iterator[list[float]]:
 
 
 def sent_until_closed(server: Served, first: bytes, more: bytes, most_bytes: int) -> tuple[int, bytes]:
-    """How many bytes the server took before it closed, and what it answered."""
+    """Return the number of bytes that the server accepted before it closed, and its response."""
     taken, answer = 0, b""
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection,
@@ -162,14 +162,14 @@ def test_thousands_of_requests_on_one_connection_do_not_pile_up(guarded: Keyed):
 
 
 def trickle(connections: list[socket.socket], stop: threading.Event) -> None:
-    """A byte each, every so often."""
+    """Send one byte on each connection at intervals."""
     while not stop.wait(0.5):
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.send(b"a")
 
 
-def test_1_000_connections_that_send_heads_and_bodies_byte_by_byte_hinder_nobody(guarded: Keyed):
+def test_1_000_connections_that_send_heads_and_bodies_byte_by_byte_delay_no_other(guarded: Keyed):
     server, key = guarded.server, guarded.key("read")
     body = f"POST /rag/query HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: 100000\r\n\r\n"
     opened: list[socket.socket] = []
@@ -195,7 +195,7 @@ def test_1_000_connections_that_send_heads_and_bodies_byte_by_byte_hinder_nobody
 
 
 def closing_answer(connection: socket.socket) -> bytes:
-    """What comes until the server closes."""
+    """Return everything that the server sends until it closes."""
     connection.settimeout(30)
     answer = b""
     with contextlib.suppress(ConnectionError):
@@ -251,7 +251,7 @@ def test_a_body_of_50_megabytes_does_not_keep_others_waiting(plain: Served):
 
 
 def test_bodies_in_memory_have_a_limit_and_are_counted_until_their_request_ends(guarded: Keyed):
-    """The limit is for all requests together; here one alone is above it, and many one after another are not."""
+    """The limit is for concurrent requests: one body above it is refused, many smaller ones in turn are not."""
     key = guarded.key("write")
 
     def code_of(size: int) -> tuple[int, str]:
@@ -286,7 +286,7 @@ def test_blank_lines_do_not_keep_a_stream_of_documents_open(guarded: Keyed):
 
 
 def heavy_filter(number: int) -> dict[str, Any]:
-    """One that is allowed: a hundred conditions of twenty values each, unlike every other."""
+    """Return a filter at the limit: 100 conditions with 20 values each, different for each number."""
     values = [f"k{each}" for each in range(7)] + [f"{number}-{each}" for each in range(12)]
     conditions: dict[str, Any] = {"kind": values}
     conditions |= {f"key-{number}-{each}": values for each in range(98)}
@@ -335,7 +335,7 @@ def test_heavy_filters_of_one_key_leave_threads_to_others_and_their_memory_comes
         waiting = sum(not attack.done() for attack in attacks)
         statuses = {attack.result() for attack in attacks}
     assert answered == [200] * 10
-    assert waiting > 0, "the others were answered while heavy filters were under way"
+    assert waiting > 0, "the others were answered while heavy filters were running"
     assert statuses <= {200, 503}
     assert resident_bytes(server) - before < 300_000_000
 
@@ -379,7 +379,7 @@ def test_hits_of_the_shard_cache_are_counted(guarded: Keyed):
 
 
 class SilentIssuer:
-    """Takes connections and never answers."""
+    """A server that accepts connections and never answers."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=200)

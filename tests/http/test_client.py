@@ -1,4 +1,4 @@
-"""`pair.connect`: a KB on a server, used as one that is opened here."""
+"""`pair.connect`: a KB on a server has the same methods as a local KB."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ def here(folder: Path, kb_id: str) -> KnowledgeBase:
 
 
 def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
-    """What a program sees of a KB, whichever it is."""
+    """Use every method of a KB and return what a program sees."""
     seen: list[Any] = [kb.kb_id, kb.stats()]
     seen.append(kb.upsert(HANDBOOK))
     told: list[Any] = []
@@ -73,7 +73,13 @@ def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
         seen += [len(found), found.mode_used, found.partial, found.reason, found.manifest_version]
     seen += [kb.document("a/b c?#%.md"), kb.document("..").text]
     seen += [kb.documents(limit=2), kb.documents(after="..", owner="ingest"), kb.documents(owner="sync")]
+    either = {"$or": [{"year": 2026}, {"tags": {"contains": "food"}}]}
+    for chosen in (either, {"year": {"exists": False}}, ["year?", "year!=2020"], None):
+        seen += [kb.documents(filter=chosen), kb.count(filter=chosen), kb.facets("year", filter=chosen, limit=2)]
+    seen += [kb.documents(contains="lunch"), kb.documents(limit=1).next, kb.count(owner="sync")]
     for wrong in (
+        lambda: kb.count(filter={"$or": 1}),
+        lambda: kb.facets("year", filter=["="]),
         lambda: kb.document("absent"),
         lambda: kb.search("x", mode="psychic"),
         lambda: kb.search("  "),
@@ -237,7 +243,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back_has_everything_once(tmp
 
 
 def shown(fault: BaseException) -> str:
-    """Everything that a log or a crash report could have of it."""
+    """Return every text of the client that a log or a crash report could contain."""
     lines = traceback.TracebackException.from_exception(fault, capture_locals=False).format()
     chain = [fault, fault.__cause__, fault.__context__]
     return "".join(lines) + "".join(f"{each!r} {vars(each)}" for each in chain if each is not None)
@@ -255,8 +261,8 @@ def test_a_key_opens_what_it_is_for_and_is_shown_nowhere(keyed: Keyed):
         assert (caught.value.code, read in shown(caught.value)) == ("E603", False)
         assert refusal(kb.sync) == (errors.AccessError, "E603")
     with pair.connect(url, kb_id="client-kb", key=mine) as kb:
-        assert kb.upsert([Document("x", "Yes.")]).added == 1
-        assert "Yes" in str(asyncio.run(kb.ask("Yes?")).answer)
+        assert kb.upsert([Document("x", "The canteen is open on Sundays.")]).added == 1
+        assert "Sundays" in str(asyncio.run(kb.ask("When is the canteen open?")).answer)
     with pair.connect(url, key=mine) as other:
         assert refusal(lambda: other.search("x")) == (errors.AccessError, "E603")
         refused = asyncio.run(other.ask("x?")).error
@@ -270,10 +276,10 @@ def test_a_key_opens_what_it_is_for_and_is_shown_nowhere(keyed: Keyed):
 
 
 class Scripted(LoopbackServer):
-    """A server of its own that answers as it is told, one answer for each request."""
+    """A server that sends the given responses, one for each request."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes] | None) -> None:
-        """None: the connection is cut."""
+        """`answers`: None closes the connection."""
         self._answers = list(answers)
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         scripted = self
@@ -301,7 +307,7 @@ class Scripted(LoopbackServer):
         self.url = f"http://127.0.0.1:{self.port}"
 
 
-def told(code: str, status: int, *, wait: str = "0") -> tuple[int, dict[str, str], bytes]:
+def error_answer(code: str, status: int, *, wait: str = "0") -> tuple[int, dict[str, str], bytes]:
     value = {"error": {"code": code, "message": "not now", "recoverable": True, "suggestion": "wait\nor not"}}
     return status, {"retry-after": wait}, json.dumps(value).encode()
 
@@ -311,20 +317,20 @@ GOOD = 200, {"content-type": "application/json"}, json.dumps(STORED).encode()
 
 
 def test_what_passes_is_tried_again_with_the_same_key_for_the_work():
-    busy = told("E608", 429, wait="1")
-    answers = (busy, None, told("E203", 409), told("E611", 503), (502, {"retry-after": "0"}, b"<html>"))
+    busy = error_answer("E608", 429, wait="1")
+    answers = (busy, None, error_answer("E203", 409), error_answer("E611", 503), (502, {"retry-after": "0"}, b"<html>"))
     began = time.monotonic()
     with Scripted(*answers, GOOD) as scripted, pair.connect(scripted.url, key="k") as kb:
         assert kb.upsert([Document("a", "Some text.")]).added == 1
-        assert time.monotonic() - began > 1  # as it was told to wait
+        assert time.monotonic() - began > 1  # the time in Retry-After
         sent = scripted.requests
         assert len(sent) == 6
         assert len({(line, headers["idempotency-key"], body) for line, headers, body in sent}) == 1
         assert {headers["authorization"] for _, headers, _ in sent} == {"Bearer k"}
 
 
-def test_tries_are_bounded_and_the_last_error_is_told():
-    with Scripted(*[told("E203", 409)] * 9) as scripted, pair.connect(scripted.url, retries=2) as kb:
+def test_tries_are_bounded_and_the_last_error_is_reported():
+    with Scripted(*[error_answer("E203", 409)] * 9) as scripted, pair.connect(scripted.url, retries=2) as kb:
         with pytest.raises(errors.ConflictError) as caught:
             kb.maintenance.compact()
         assert (caught.value.code, caught.value.message, caught.value.hints) == ("E203", "not now", ("wait", "or not"))
@@ -334,18 +340,18 @@ def test_tries_are_bounded_and_the_last_error_is_told():
 @pytest.mark.parametrize(
     ("answer", "kind", "code"),
     [
-        pytest.param(told("E208", 409), errors.ConflictError, "E208", id="outcome-unknown"),
-        pytest.param(told("E608", 429, wait="4000"), errors.ConflictError, "E608", id="too-long-a-wait"),
-        pytest.param(told("E207", 500), errors.DataError, "E207", id="damaged"),
-        pytest.param(told("E999", 404), errors.NotFoundError, "E999", id="a-code-of-the-future"),
-        pytest.param(told("INTERNAL_ERROR", 500), errors.DataError, "INTERNAL_ERROR", id="bug"),
+        pytest.param(error_answer("E208", 409), errors.ConflictError, "E208", id="outcome-unknown"),
+        pytest.param(error_answer("E608", 429, wait="4000"), errors.ConflictError, "E608", id="too-long-a-wait"),
+        pytest.param(error_answer("E207", 500), errors.DataError, "E207", id="damaged"),
+        pytest.param(error_answer("E999", 404), errors.NotFoundError, "E999", id="a-code-of-the-future"),
+        pytest.param(error_answer("INTERNAL_ERROR", 500), errors.DataError, "INTERNAL_ERROR", id="bug"),
         pytest.param((403, {}, b"<html>"), errors.DownloadError, "E621", id="a-proxy-in-between"),
         pytest.param((200, {}, b"<html>"), errors.DownloadError, "E621", id="another-server"),
         pytest.param((200, {}, b'{"results": 7}'), errors.DownloadError, "E621", id="another-api"),
         pytest.param((200, {}, b"[" * 100_000), errors.DownloadError, "E621", id="too-deep"),
     ],
 )
-def test_what_does_not_pass_is_told_at_once(answer: Any, kind: type, code: str):
+def test_a_permanent_error_is_raised_at_once(answer: Any, kind: type, code: str):
     with Scripted(answer) as scripted, pair.connect(scripted.url) as kb:
         assert refusal(lambda: kb.search("x")) == (kind, code)
         assert len(scripted.requests) == 1
@@ -357,7 +363,10 @@ def test_a_question_is_not_asked_twice_when_its_answer_is_lost():
         assert lost.error is not None
         assert lost.error.details["code"] == "E621"
         assert len(scripted.requests) == 1
-    with Scripted(told("E608", 429), (200, {}, b'{"answer": "Yes."}')) as scripted, pair.connect(scripted.url) as kb:
+    with (
+        Scripted(error_answer("E608", 429), (200, {}, b'{"answer": "Yes."}')) as scripted,
+        pair.connect(scripted.url) as kb,
+    ):
         assert asyncio.run(kb.ask("x?")).answer == "Yes."
         assert len(scripted.requests) == 2
 
@@ -373,7 +382,7 @@ def test_a_redirect_is_not_followed_and_the_key_stays():
         assert elsewhere.requests == []
 
 
-def test_a_server_that_is_away_is_told_without_the_key():
+def test_an_unavailable_server_is_reported_without_the_key():
     (port,) = free_ports(1)
     kb = pair.connect(f"http://127.0.0.1:{port}/prefix/", key="secret-key", retries=1)
     with kb, pytest.raises(errors.DownloadError) as caught:

@@ -1,4 +1,4 @@
-"""Chat clients: the official `openai` package against a server, as people configure it."""
+"""Chat clients: the official `openai` package against a server."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ ROLLBACK: Any = [{"role": "user", "content": "How do I roll back?"}]
 
 
 class FarLibrarian(LoopbackServer):
-    """A librarian behind HTTP that answers when it is let."""
+    """A librarian behind HTTP that answers when the test allows it."""
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()
@@ -56,7 +56,7 @@ def far(shared_far: FarLibrarian) -> FarLibrarian:
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory, plain: Served, shared_far: FarLibrarian) -> Iterator[Keyed]:
-    """With keys, two KBs, and one who is far away."""
+    """A server with keys, two KBs and a remote librarian."""
     folder = tmp_path_factory.mktemp("chat") / "project"
     folder.mkdir()
     (folder / "config.yaml").write_text(f"librarians:\n  - id: far\n    endpoint: {shared_far.url}\n")
@@ -80,7 +80,7 @@ def client(plain: Served) -> Iterator[openai.OpenAI]:
 
 
 def extra(value: Any) -> dict[str, Any]:
-    """Fields that the API of others does not have."""
+    """Return the fields that only pair adds to the API."""
     assert value.model_extra is not None
     return dict(value.model_extra)
 
@@ -184,7 +184,7 @@ def test_letters_of_all_kinds_come_through(plain: Served, client: openai.OpenAI)
 
 def test_a_question_that_says_nothing_by_itself_is_understood_from_the_one_before(client: openai.OpenAI):
     alone: Any = [{"role": "user", "content": "And why is that so?"}]
-    assert "Nothing in the knowledge base" in str(
+    assert "This is the knowledge base default." in str(
         client.chat.completions.create(model="default", messages=alone).choices[0].message.content
     )
     turns: Any = [
@@ -225,7 +225,7 @@ def test_librarians_are_models(plain: Served, client: openai.OpenAI):
     assert api_error(caught.value)["code"] == "E605"
 
 
-def test_an_unknown_model_is_told_which_there_are(client: openai.OpenAI):
+def test_an_unknown_model_gets_a_list_of_the_known_ones(client: openai.OpenAI):
     for stream in (False, True):
         with pytest.raises(openai.NotFoundError) as caught:
             client.chat.completions.create(model="gpt-4o", messages=ROLLBACK, stream=stream)
@@ -297,7 +297,7 @@ def test_everything_below_v1_has_errors_of_one_shape_and_the_rest_keeps_its_own(
     assert (wrong.status_code, wrong.headers["allow"], wrong.json()["error"]["code"]) == (405, "POST", "E606")
 
 
-def test_too_many_questions_are_told_when_to_come_back(keyed: Keyed):
+def test_too_many_questions_get_a_retry_time(keyed: Keyed):
     with client_of(keyed.server, keyed.key("read")) as client:
         for _ in range(BURST):
             client.models.retrieve("default")
@@ -310,7 +310,7 @@ def test_too_many_questions_are_told_when_to_come_back(keyed: Keyed):
 # ── librarians that take their time, or fail ───────────────────────────────────────────────────────
 
 
-def test_a_librarian_is_told_what_was_said_before(chat: Keyed, far: FarLibrarian):
+def test_a_librarian_gets_the_earlier_messages(chat: Keyed, far: FarLibrarian):
     far.may_answer.set()
     long = "Once upon a time. " * 2000
     turns: Any = [

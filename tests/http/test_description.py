@@ -1,4 +1,4 @@
-"""The OpenAPI document is honest: whatever it allows is answered as it says, and nothing breaks the server."""
+"""The OpenAPI document is true: valid requests are answered as described, and no request breaks the server."""
 
 import os
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ EXAMPLES = int(os.environ.get("PAIR_TEST_EXAMPLES", "6"))
 
 
 def _has_time(body: object) -> bool:
-    """Who allows a question no time is told that it was not enough, which is no fault of the server."""
+    """Return whether a question has enough time. A short timeout rightly ends in a 503."""
     context = body.get("context") if isinstance(body, dict) else None
     seconds = context.get("timeout") if isinstance(context, dict) else None
     return not isinstance(seconds, (int, float)) or seconds >= 5000 or seconds <= 0
@@ -59,7 +59,7 @@ def exercised(server: Served, route: str, mode: GenerationMode) -> None:
 
 @pytest.fixture(scope="module")
 def wild(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One whose KB nobody else looks at: anything may be in it."""
+    """A server whose KB only these tests use, because they store anything in it."""
     with Served(tmp_path_factory.mktemp("wild") / "project", PAIR__SERVER__SYNC="false") as server:
         server.ingest({"lunch.md": "Lunch is at one."})
         yield server
@@ -76,7 +76,7 @@ def test_what_the_document_forbids_is_refused(wild: Served, route: str):
 
 
 def walked(server: Served, key: str) -> None:
-    """From answer to answer, as the document links them."""
+    """Follow the links of the document from response to response."""
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
 
     class Walk(schema.as_state_machine()):  # type: ignore[misc]
@@ -91,7 +91,7 @@ def walked(server: Served, key: str) -> None:
     seen: set[tuple[str, int]] = set()
     Walk.run(
         settings=hypothesis.settings(
-            max_examples=EXAMPLES * 3,
+            max_examples=EXAMPLES * 6,
             stateful_step_count=6,
             deadline=None,
             database=None,

@@ -1,10 +1,11 @@
-"""What the page asks for besides search: the graph around a thing, how sources stand, documents by part of a name."""
+"""The graph around a document or entity, the states of sources, and documents by a part of their name."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from pair.app.http.openapi import EXAMPLES
+from support.command import write_files
 from support.served import Keyed, Served, error_of
 
 TEXTS = {
@@ -12,6 +13,7 @@ TEXTS = {
     "radio.md": "DCF77 near Frankfurt sends the time. The Network Time Protocol is more exact.",
     "lunch.md": "Lunch is at one.",
 }
+TEAM_CONFIG = "kb:\n  collections:\n    team: {path: team, kb: team}\n"
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +24,7 @@ def synced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         (folder / ".pair" / "knowledge" / name).write_text(f"# {name}\n\nSome text.\n")
     (folder / ".pair" / "knowledge" / "picture.png").write_bytes(b"\x89PNG\xff\xfe\x00")
     (folder / ".pair" / "links.txt").write_text("http://127.0.0.1:9/gone\n")
+    write_files(folder, {"config.yaml": TEAM_CONFIG, "team/rota.md": "# Rota\n\nAda is on call.\n"})
     with Served(folder) as server:
         while not server.get("/metrics/app").json()["background"]["sync"]["runs"]:
             pass
@@ -84,7 +87,7 @@ def test_sources_say_how_they_stand_and_why(synced: Served):
     told = synced.get("/sync").json()
     assert told["enabled"]
     assert told["run"]["runs"] >= 1
-    assert told["states"] == {"current": 2, "failing": 1, "skipped": 1}
+    assert told["states"] == {"current": 3, "failing": 1, "skipped": 1}
     by_id = {each["source_id"]: each for each in told["sources"]}
     assert by_id["a.md"].keys() == EXAMPLES["SourceListResponse"]["sources"][0].keys()
     assert (by_id["a.md"]["kind"], by_id["a.md"]["state"]) == ("file", "current")
@@ -97,7 +100,23 @@ def test_sources_say_how_they_stand_and_why(synced: Served):
     first = synced.get("/sync", params={"state": "current", "limit": 1}).json()
     assert ([each["source_id"] for each in first["sources"]], first["next"]) == (["a.md"], "a.md")
     rest = synced.get("/sync", params={"state": "current", "after": "a.md"}).json()
-    assert ([each["source_id"] for each in rest["sources"]], rest["next"]) == (["b.md"], None)
+    assert ([each["source_id"] for each in rest["sources"]], rest["next"]) == (["b.md", "team/rota.md"], None)
+
+
+def test_a_collection_of_another_kb_is_synced_in_the_background_and_on_request(synced: Served):
+    def list_ids() -> list[str]:
+        listed = synced.get("/rag/docs", params={"kb_id": "team"}).json()["documents"]
+        return [each["id"] for each in listed]
+
+    assert list_ids() == ["team/rota.md"]
+    (synced.folder / "team/deploy.md").write_text("Deploy on Tuesdays.")
+    report = synced.post("/sync", {"kb_id": "team"}).json()
+    assert (report["kb_id"], report["added"], report["stored"], report["unchanged"]) == ("team", 1, 1, 1)
+    assert list_ids() == ["team/deploy.md", "team/rota.md"]
+    (synced.folder / "team/deploy.md").unlink()
+    assert synced.post("/sync", {"kb_id": "team"}).json()["removed"] == 1
+    assert synced.post("/sync", {}).json()["kb_id"] == "default"
+    assert error_of(synced.post("/sync", {"kb_id": "unfed"})) == (400, "E201")
 
 
 def test_who_may_use_some_kbs_only_does_not_see_sources(keyed: Keyed):

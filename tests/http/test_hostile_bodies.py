@@ -1,4 +1,4 @@
-"""Bodies of requests after every kind of damage: answered or refused with a code, never a fault of the server's.
+"""Bodies of requests after every kind of damage: answered or refused with a code, never a 500.
 
 `HYPOTHESIS_PROFILE=nightly` sends many more of them.
 """
@@ -85,7 +85,7 @@ def test_a_damaged_body_is_answered_or_refused_and_stores_nothing_by_halves(
 
 @tried(30, 1_000)
 @given(data=st.data())
-def test_a_damaged_line_of_a_stream_is_told_and_nothing_of_its_batch_is_stored(
+def test_a_damaged_line_of_a_stream_is_reported_and_nothing_of_its_batch_is_stored(
     server: Served, data: st.DataObject
 ) -> None:
     lines = [json.dumps(DOCUMENTS[0]).encode(), data.draw(damaged_json(DOCUMENTS[1]))]

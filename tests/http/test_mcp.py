@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -23,7 +24,7 @@ TALK = {"accept": "application/json, text/event-stream"}
 
 @pytest.fixture(scope="module")
 def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    """With keys, and tools that write."""
+    """A server with keys and tools that write."""
     folder = tmp_path_factory.mktemp("writable") / "project"
     variables = {"AUTH": "keys", "MCP_WRITE": "true", "MCP_RESULT_TOKENS": "2000", "SYNC": "false"}
     with Served(folder, **{f"PAIR__SERVER__{name}": value for name, value in variables.items()}) as server:
@@ -42,7 +43,7 @@ def called_raw(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
 
 
-# ── what there is ──────────────────────────────────────────────────────────────────────────────────
+# ── tools and results ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -128,6 +129,9 @@ def test_a_filter_and_a_mode_narrow_a_search(writable: Keyed):
         await called(client, "ingest", documents=documents, kb="years")
         found = await called(client, "search", query="report", kb="years", mode="keyword", filter={"year": {"gte": 2}})
         assert [each["title"] for each in found["results"]] == ["2.md"]
+        either = {"$or": [{"year": {"not_in": [1, 2]}}, {"$not": {"year": 2}}]}
+        found = await called(client, "search", query="report", kb="years", filter=either)
+        assert [each["title"] for each in found["results"]] == ["1.md"]
         assert (await refusal(client, "search", query="report", filter={"year": {"near": 2}}))["code"].startswith("E")
 
     over_http(writable.server.url, work, key=writable.key("write"))
@@ -177,7 +181,7 @@ def test_a_long_document_is_read_in_parts_and_nothing_is_lost(writable: Keyed):
     over_http(writable.server.url, work, key=writable.key("read"))
 
 
-def test_many_long_passages_are_cut_and_that_is_told(writable: Keyed):
+def test_many_long_passages_are_cut_and_the_cut_is_reported(writable: Keyed):
     async def work(client: Client) -> None:
         result = await client.call_tool("search", {"query": "hot soup sentence", "limit": 50})
         assert len(text_of(result).encode()) <= 2000 * 3
@@ -443,3 +447,23 @@ def test_limits_and_the_log_are_those_of_all_routes(keyed: Keyed):
     ]
     assert statuses[0] == 200
     assert statuses[-1] == 429
+
+
+def test_an_answer_has_the_outcome_that_its_librarian_reports(tmp_path: Path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "own.py").write_text(
+        "from pair.librarians import Response\n\n\n"
+        "async def reply(query: str) -> Response:\n"
+        "    return Response(answer='No passage is about it.', metadata={'outcome': 'nothing'})\n"
+    )
+    (folder / "config.yaml").write_text("librarians:\n  - {id: vault, function: 'own:reply'}\n")
+
+    async def work(client: Client) -> Any:
+        return await called(client, "ask", query="What is new?", kb="vault")
+
+    with Served(folder, PAIR__SERVER__SYNC="false") as server:
+        server.ingest({"a.md": "The vault opens at nine."}, kb_id="vault")
+        assert over_http(server.url, work)["outcome"] == "nothing"
+        answer = server.post("/librarians/vault/ask", {"query": "What is new?"}).json()
+        assert answer["metadata"]["outcome"] == "nothing"

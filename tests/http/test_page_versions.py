@@ -1,4 +1,4 @@
-"""Versions on the page in a real Chromium: looked at, compared, gone back to."""
+"""Versions on the page in a real Chromium: viewed, compared, rolled back."""
 
 import re
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def expect_versions(page: Page, *numbers: int) -> None:
 
 
 def expect_hits_of(page: Page, text: str) -> None:
-    """Of all that was typed, and not of its first letters."""
+    """Expect the hits of the whole query, not of its first letters."""
     expect(page.locator("#hits")).to_have_attribute("data-for", text)
 
 
@@ -77,7 +77,7 @@ def test_going_back_asks_first_and_shows_what_is_found_then(viewer: Viewer, serv
         page.get_by_role("button", name="Roll back to version 1").click()
         dialog = page.get_by_role("dialog", name="Roll back to version 1?")
         expect(dialog).to_contain_text("2 documents")
-        dialog.get_by_role("button", name="Leave it").click()
+        dialog.get_by_role("button", name="Cancel").click()
         expect(dialog).to_be_hidden()
         expect_versions(page, 3, 2, 1)
         page.get_by_role("button", name="Roll back to version 1").focus()
@@ -85,21 +85,23 @@ def test_going_back_asks_first_and_shows_what_is_found_then(viewer: Viewer, serv
         keep_screenshot(page, "roll-back")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-        expect(page.locator("#notice")).to_have_text("Back to version 1; this is version 4")
+        expect(page.locator("#notice")).to_have_text("Rolled back to version 1. The current version is 4.")
         expect(page.locator(".line").first).to_contain_text("back to version 1")
         expect(page.locator(".line .title").first).to_have_text("Version 4")
     found = server.post("/rag/query", {"kb_id": "kb-1", "query": "deploy on", "search_mode": "keyword"}).json()
     assert "Mondays" in found["results"][0]["content"]
 
 
-def test_an_older_version_is_searched_and_its_hits_are_opened_as_they_were(viewer: Viewer) -> None:
+def test_an_older_version_is_searched_and_its_hits_open_in_that_version(viewer: Viewer) -> None:
     with viewer.page("#/versions?kb=kb-0&a=1") as page:
         expect_versions(page, 3, 2, 1)
         expect(page.get_by_role("link", name="Search in version 3")).to_have_count(0)
         page.get_by_role("link", name="Search in version 1").click()
         expect(page).to_have_url(re.compile(r"#/search\?kb=kb-0&at=1$"))
         past = page.get_by_role("status").filter(has_text="version 1")
-        expect(past).to_have_text("You search version 1, not the current one.Search the current version")
+        expect(past).to_have_text(
+            "These results are from version 1, not from the current version.Search the current version"
+        )
         expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
         page.keyboard.type("deploy on")
         first = page.locator(".hit").first
@@ -109,12 +111,12 @@ def test_an_older_version_is_searched_and_its_hits_are_opened_as_they_were(viewe
         page.keyboard.press("ArrowDown")
         expect(first.locator("a.title")).to_be_focused()
         page.keyboard.press("Enter")
-        expect(page.locator("#passage")).to_contain_text("Deploy on Mondays")
+        expect(page.locator(".text .here", has_text="Deploy on Mondays")).to_be_visible()
         reader = page.get_by_role("dialog")
         expect(reader.locator(".facts")).to_contain_text("version 1")
         expect(reader.get_by_role("button", name="Delete")).to_have_count(0)
         page.reload()
-        expect(page.locator("#passage")).to_contain_text("Deploy on Mondays")
+        expect(page.locator(".text .here", has_text="Deploy on Mondays")).to_be_visible()
         page.keyboard.press("Escape")
         expect(reader).to_be_hidden()
         expect(page).not_to_have_url(re.compile("doc="))
@@ -127,7 +129,7 @@ def test_an_older_version_is_searched_and_its_hits_are_opened_as_they_were(viewe
         expect(page.get_by_role("searchbox", name="Search")).to_have_value("have a look at the figures")
         expect(page).to_have_url(re.compile("kb=kb-0"))
         first.locator("a.title").click()
-        expect(page.locator("#passage")).to_contain_text("Tuesdays")
+        expect(page.locator(".text .here", has_text="Tuesdays")).to_be_visible()
         expect(reader.get_by_role("button", name="Delete")).to_be_visible()
 
 
@@ -146,7 +148,7 @@ def test_the_past_is_left_with_its_view_and_with_its_kb(viewer: Viewer) -> None:
         expect(page.locator(".past")).to_be_empty()
 
 
-def test_a_version_that_is_gone_is_told_where_it_was_to_be_searched(viewer: Viewer) -> None:
+def test_searching_a_removed_version_is_reported(viewer: Viewer) -> None:
     for at in ("77", EVIL):
         with viewer.page("#/search?" + urlencode({"kb": "kb-0", "at": at, "q": "lunch"}), allowed=("404",)) as page:
             expect(page.locator("#hits")).to_contain_text("E218")
@@ -167,11 +169,11 @@ def test_who_may_not_go_back_sees_no_button_for_it(browser: Browser, keyed: Keye
             assert (seen > 0) == may
 
 
-def test_a_version_that_is_gone_and_a_kb_without_any_are_told(viewer: Viewer) -> None:
+def test_a_removed_version_and_a_kb_without_versions_are_reported(viewer: Viewer) -> None:
     with viewer.page("#/versions?kb=kb-0&a=77", allowed=("404",)) as page:
         expect(page.locator("#difference")).to_contain_text("E218")
     with viewer.page("#/versions?kb=never", allowed=("400",)) as page:
-        expect(page.locator("#view-versions")).to_contain_text("Nothing was stored yet")
+        expect(page.locator("#view-versions")).to_contain_text("This knowledge base is empty")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,4 @@
-"""Earlier versions over HTTP: searched, asked and opened; and going back, which is done once for each key."""
+"""Earlier versions over HTTP: search, ask and fetch; and rollbacks, which run once per idempotency key."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ COLOURS = ("red", "green", "blue", "amber")
 
 
 def paint(server: Served, kb_id: str, *colours: str) -> list[int]:
-    """The number of the version of each."""
+    """Return the number of the version after each write."""
     made = []
     for colour in colours:
         texts = {f"{name}.md": f"The {name} of the Old Mill is {colour}." for name in ("door", "gate")}
@@ -42,7 +42,7 @@ def colour(answer: Any) -> str:
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Keeps one earlier version, waits long for others who write, and has librarians of several kinds."""
+    """A server that keeps one earlier version, waits long for writers, and has several kinds of librarians."""
     folder = tmp_path_factory.mktemp("few") / "project"
     folder.mkdir()
     (folder / "own.py").write_text(
@@ -85,7 +85,7 @@ def test_the_same_question_at_another_version_is_another_question(plain: Served)
     assert [colour(query(plain, "house", at)) for at in (*numbers, None)] == [*COLOURS, COLOURS[1]]
 
 
-def test_a_hit_of_an_earlier_version_is_opened_as_it_was(plain: Served) -> None:
+def test_a_hit_of_an_earlier_version_opens_in_that_version(plain: Served) -> None:
     first, second = paint(plain, "opened", "red", "green")
     plain.request("DELETE", "/rag/docs/gate.md?kb_id=opened")
     for at, wanted in ((first, "red"), (second, "green")):
@@ -205,7 +205,9 @@ def shards_in_use(server: Served) -> set[str]:
         ("/librarians/mill/ask", 1, "red"),
     ],
 )
-def test_the_shelf_of_a_kb_answers_as_it_would_have_then(few: Served, path: str, at: int | str, wanted: str) -> None:
+def test_the_librarian_of_a_kb_answers_from_an_earlier_version(
+    few: Served, path: str, at: int | str, wanted: str
+) -> None:
     asked = {"query": "Which colour is the door of the Old Mill?", "kb_id": "mill", "at": at}
     answer = few.post(path, asked).json()
     assert f"The door of the Old Mill is {wanted}." in answer["answer"]
@@ -215,13 +217,13 @@ def test_the_shelf_of_a_kb_answers_as_it_would_have_then(few: Served, path: str,
     assert json.loads(events.rpartition("data: ")[2])["answer"] == answer["answer"]
 
 
-def test_without_a_kb_it_is_the_shelf_of_the_default_one(plain: Served, few: Served) -> None:
+def test_without_a_kb_the_librarian_of_the_default_one_answers(plain: Served, few: Served) -> None:
     for server in (plain, few):
         answer = server.post("/ask", {"query": "When is lunch, and which colour is the door?", "at": 1}).json()
         assert answer["metadata"]["librarian"] == "default"
 
 
-def test_whoever_knows_no_past_refuses_and_hands_nothing_to_the_present(few: Served) -> None:
+def test_a_librarian_without_versions_refuses_and_does_not_answer_from_the_present(few: Served) -> None:
     asked = {"query": "Which colour is the door of the Old Mill?", "at": 1}
     for path, kb_id in (
         ("/librarians/painter/ask", "mill"),
@@ -265,7 +267,7 @@ def sent(server: Served, request: bytes) -> socket.socket:
 
 
 def received(connection: socket.socket) -> tuple[int, bool, dict[str, Any]]:
-    """Status, whether it is the answer to an earlier request, and the body."""
+    """Return the status, whether the response is a replay, and the body."""
     with connection:
         content = b"".join(iter(lambda: connection.recv(65536), b""))
     head, _, body = content.partition(b"\r\n\r\n")
@@ -277,7 +279,7 @@ def newest(server: Served, kb_id: str) -> int:
 
 
 def wait_for_requests(server: Served, count: int) -> None:
-    """Until so many are under way, besides the one that asks."""
+    """Wait until the server has this many requests in progress, not counting this one."""
     for _ in range(2000):
         found = re.search(r"^pair_http_requests_in_flight (\d+)", server.get("/metrics").text, re.MULTILINE)
         if found and int(found[1]) > count:
@@ -296,7 +298,7 @@ def test_a_retry_after_a_lost_answer_makes_no_second_version(plain: Served) -> N
     assert received(sent(plain, request_of("lost", first, "back-2")))[2]["manifest_version"] == last + 2
 
 
-def test_a_retry_that_arrives_while_the_first_is_under_way_waits_for_its_answer(few: Served) -> None:
+def test_a_retry_that_arrives_during_the_first_request_waits_for_its_answer(few: Served) -> None:
     first, last = paint(few, "waiting", "red", "green")
     request = request_of("waiting", first, "back-1")
     with opened(few.folder, "waiting") as kb:
@@ -332,7 +334,7 @@ def test_a_program_that_loses_an_answer_goes_back_once(plain: Served) -> None:
 
 
 class Forgetful:
-    """In front of a server: passes everything on, and loses the first answer."""
+    """A proxy that forwards everything and drops the first response."""
 
     def __init__(self, port: int) -> None:
         self._port = port

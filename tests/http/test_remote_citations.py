@@ -1,4 +1,4 @@
-"""Citations of a librarian on another server: they lead there, and to no KB of the same name here."""
+"""Citations of a remote librarian refer to its server, not to a local KB of the same name."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What each route answers when all is well."""
+"""The successful response of each route."""
 
 import json
 from typing import Any
@@ -11,12 +11,12 @@ from pair.app.http.openapi import EXAMPLES
 from support.operations import OPERATIONS
 from support.served import Served, error_of
 
-WITH_ANY_KEYS = {"metadata", "route_stats", "evictions", "states", "run"}
+WITH_ANY_KEYS = {"metadata", "value", "route_stats", "evictions", "states", "run"}
 """Keys whose values are objects with any keys."""
 
 
 def assert_has_the_shape_of(value: Any, sample: Any, where: str = "") -> None:
-    """What the documentation shows is there, and is of the same kind."""
+    """Check that a value has all keys of the sample, with values of the same types."""
     if isinstance(sample, dict):
         assert isinstance(value, dict), where
         for key, each in sample.items():
@@ -66,6 +66,34 @@ def test_every_mode_finds_what_is_there(plain: Served, mode: str):
     found = plain.post("/rag/query", {"query": "Network Time Protocol", "search_mode": mode, "explain": True}).json()
     assert found["search_mode"] == mode
     assert found["results"][0]["id"] == "clocks.md"
+
+
+def test_documents_and_values_are_counted_by_metadata(plain: Served):
+    notes = [
+        {"id": f"{n}.md", "text": "A note.", "metadata": {"year": 2020 + n % 2, "tags": ["a", "b"][: n % 3]}}
+        for n in range(6)
+    ]
+    plain.post("/rag/ingest", {"kb_id": "counted", "documents": notes})
+
+    def get(path: str, condition: str = "", **more: str) -> Any:
+        return plain.get(path, params={"kb_id": "counted", "filter": condition, **more})
+
+    page = get("/rag/docs", '["year=2021", "tags?"]', limit="1").json()
+    assert_has_the_shape_of(page, EXAMPLES["DocumentListResponse"])
+    assert ([each["id"] for each in page["documents"]], page["next"], page["count"]) == (["1.md"], "1.md", 2)
+    facets = get("/rag/facets", "year!=2021", key="tags").json()
+    assert_has_the_shape_of(facets, EXAMPLES["FacetListResponse"])
+    assert facets == {
+        "kb_id": "counted",
+        "key": "tags",
+        "values": [{"value": "a", "count": 2}, {"value": "b", "count": 1}],
+    }
+    assert get("/rag/facets", key="year", limit="1").json()["values"] == [{"value": 2020, "count": 3}]
+    assert get("/rag/docs", '{"$not": {"tags": "a"}}').json()["count"] == 2
+    for wrong in ('{"$or": 1}', "=", "[1]", '["year=1"', '["="]'):
+        assert error_of(get("/rag/docs", wrong)) == (400, "E211")
+        assert error_of(get("/rag/facets", wrong, key="year")) == (400, "E211")
+    assert error_of(get("/rag/facets")) == (400, "E601")
 
 
 def test_documents_are_listed_shown_and_deleted(plain: Served):
@@ -203,6 +231,7 @@ def test_figures_are_valid_in_every_format(plain: Served):
     assert value["embed_stats"]["default"]["texts"] >= 1
     assert value["background"]["sync"]["runs"] >= 1
     scraped = plain.get("/metrics")
+    assert "\nprocess_resident_memory_bytes " in scraped.text
     families = {family.name: family for family in prometheus_families(scraped.text)}
     assert scraped.headers["content-type"].startswith("text/plain")
     requests = {tuple(each.labels.values()) for each in families["pair_http_requests"].samples}

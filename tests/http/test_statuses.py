@@ -1,4 +1,4 @@
-"""Every row of the table of statuses, each produced for real."""
+"""Every row of the table of statuses, produced by a real request."""
 
 import secrets
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def test_what_does_not_exist_is_404_and_a_wrong_method_405(plain: Served):
     assert refused.headers["allow"] == "POST"
 
 
-def test_a_lease_that_somebody_else_holds_is_409(keyed: Keyed):
+def test_a_lease_held_by_another_writer_is_409(keyed: Keyed):
     key = keyed.key("write")
     leases = FileLeases(
         keyed.server.folder / ".pair" / "store" / ".pair-store" / "leases",
@@ -119,7 +119,7 @@ def test_too_many_requests_are_429(keyed: Keyed):
 
 @pytest.fixture(scope="module")
 def cramped(tmp_path_factory: pytest.TempPathFactory, plain: Served) -> Iterator[Served]:
-    """On the store of another server, with a cache in which nothing has room."""
+    """A server on the store of another one, with a cache that is too small."""
     folder = tmp_path_factory.mktemp("cramped") / "project"
     settings = {
         "PAIR__ENGINE__STORE": str(plain.folder / ".pair" / "store"),
@@ -143,8 +143,8 @@ def test_damaged_data_is_500_and_the_rest_goes_on(cramped: Served, plain: Served
     assert cramped.get("/readyz").status_code == 200
 
 
-def test_no_path_of_the_server_is_told(cramped: Served, tmp_path: Path):
-    """Neither where the cache has no room, nor where a file cannot be read; on no kind of route."""
+def test_no_path_of_the_server_is_disclosed(cramped: Served, tmp_path: Path):
+    """This holds for a full cache and for an unreadable file, on every kind of route."""
     question = {"query": "lunch"}
     chat = {"model": "pair", "messages": [{"role": "user", "content": "lunch?"}]}
     for path, body in (("/rag/query", question), ("/ask", question), ("/v1/chat/completions", chat)):

@@ -1,4 +1,4 @@
-"""How a server begins and ends: at once, and without losing what it acknowledged."""
+"""Start and shutdown of a server: fast, and without losing an acknowledged write."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ from support.server import Page, Received, Server
 
 
 class Collector(LoopbackServer):
-    """Takes what is posted."""
+    """A server that accepts every POST."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
@@ -37,7 +37,7 @@ class Collector(LoopbackServer):
 
 
 class Load:
-    """Writers and readers that go on until the server is gone, and what they were told is stored."""
+    """Writers and readers that run until the server has ended, and the acknowledged documents."""
 
     def __init__(self, server: Served) -> None:
         self._server = server
@@ -70,7 +70,7 @@ class Load:
                     self.is_warm.set()
 
     def _read(self) -> None:
-        """A connection may be refused or closed while it is idle; an answer that has begun must come whole."""
+        """An idle connection may be closed. A response that has begun must be complete."""
         with httpx2.Client(base_url=self._server.url, timeout=60) as client:
             while True:
                 try:
@@ -149,7 +149,7 @@ def test_traces_are_sent_where_configured_and_the_last_at_the_end(tmp_path: Path
     assert b"When is lunch" not in sent
 
 
-def test_a_sync_that_takes_long_keeps_nobody_waiting(tmp_path: Path):
+def test_a_long_sync_delays_no_request(tmp_path: Path):
     folder = tmp_path / "project"
     with opened(folder) as kb:
         kb.upsert([Document("lunch", "Lunch is at one.")])

@@ -1,4 +1,4 @@
-"""Keys that came with a folder let nobody in; keys that `pair keys` made do."""
+"""Keys that came with a folder are refused; keys made by `pair keys` are accepted."""
 
 import json
 import secrets
@@ -14,7 +14,7 @@ from support.served import Served, error_of
 
 
 def foreign_keys(folder: Path, scope: Scope = "admin", name: str = "keys.json") -> str:
-    """A keys file as its author has made it on another machine; the author's key."""
+    """Write a keys file made on another machine, and return its key."""
     return KeyFile(folder / ".pair" / name, SystemClock(), secrets.token_hex).add("author", scope, [], None)[1]
 
 
@@ -56,7 +56,7 @@ def test_the_command_adds_no_key_to_a_file_that_came_with_the_folder(workplace: 
 
 def test_keys_are_shown_before_they_are_trusted(workplace: Workplace) -> None:
     foreign_keys(workplace.folder)
-    workplace.pair("trust", "--show").prints(".pair/keys.json (not trusted) lets in:\n  author: admin, all KBs")
+    workplace.pair("trust", "--show").prints(".pair/keys.json (not trusted) accepts:\n  author: admin, all KBs")
     done = workplace.pair("trust", "--yes", "--json")
     assert (done.status, done.json["keys_file"]["trusted"]) == (0, True)
     assert [key["name"] for key in workplace.pair("keys", "list", "--json").json["keys"]] == ["author"]
@@ -75,7 +75,7 @@ def test_keys_that_the_command_made_count_at_once_also_where_a_server_runs(tmp_p
         assert status_of(server, first) != 401
 
 
-def test_a_file_that_is_swapped_under_a_server_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_swapped_file_of_keys_gives_no_access(tmp_path: Path) -> None:
     workplace = Workplace(tmp_path)
     own = workplace.pair("keys", "add", "own", "--json").json["key"]
     path = workplace.folder / ".pair" / "keys.json"

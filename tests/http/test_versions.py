@@ -1,4 +1,4 @@
-"""Versions over HTTP: listed, compared, gone back to, each by those who may."""
+"""Versions over HTTP: list, compare and roll back, each with the scope that it needs."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_versions_are_listed_compared_and_gone_back_to(plain: Served) -> None:
     assert plain.get("/rag/diff", params={"kb_id": "painted", "a": "1"}).json()["documents"] == []
 
 
-def test_what_differs_is_told_page_by_page_and_long_texts_are_cut(plain: Served) -> None:
+def test_differences_are_paged_and_long_texts_are_cut(plain: Served) -> None:
     for word in ("red", "blue"):
         texts = {f"{number}.md": f"Page {number} is {word}." for number in range(4)}
         long = "\n".join(f"Line {number} is {word}. {'x' * 2000}" for number in range(300))
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_refused(
     assert error_of(refused) == (status, code)
 
 
-def test_only_an_admin_goes_back_and_everybody_else_is_told_that_they_may_not(keyed: Keyed) -> None:
+def test_only_an_admin_rolls_back_and_other_roles_get_an_error(keyed: Keyed) -> None:
     server, read, write = keyed.server, keyed.key("read"), keyed.key("write")
     other = keyed.key("admin", "elsewhere")
     for key, may in ((read, False), (write, False), (keyed.key("admin"), True)):

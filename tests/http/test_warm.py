@@ -1,4 +1,4 @@
-"""What a server shares between those who ask, and fetches before it is asked."""
+"""Work that a server shares between requests, and shards that it prefetches."""
 
 import threading
 from pathlib import Path
@@ -19,7 +19,7 @@ def figures(server: Served) -> dict[str, Any]:
     return value
 
 
-def test_those_who_ask_the_same_at_once_share_one_search(plain: Served) -> None:
+def test_equal_concurrent_searches_share_one_search(plain: Served) -> None:
     before = figures(plain)["query_stats"].get("default", {"known": 0})["known"]
     answers: list[Any] = []
     together = threading.Barrier(12)
@@ -34,7 +34,7 @@ def test_those_who_ask_the_same_at_once_share_one_search(plain: Served) -> None:
     assert figures(plain)["query_stats"]["default"]["known"] - before == 11
 
 
-def test_what_somebody_wrote_meanwhile_is_not_hidden_by_what_others_wait_for(plain: Served) -> None:
+def test_a_shared_search_does_not_hide_a_concurrent_write(plain: Served) -> None:
     asked = {"query": "Where do the ducks live?", "k": 1}
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Archives whose directory lies: unpacked as they were packed, or refused with a code, from a file and over ranges.
+"""Archives with false directories: unpacked correctly or refused with a code, from a file and over ranges.
 
 `HYPOTHESIS_PROFILE=nightly` tries hundreds of times as many.
 """
@@ -98,7 +98,7 @@ def lying(draw: st.DrawFn) -> bytes:
 
 @tried(300, 30_000)
 @given(lying())
-def test_an_archive_that_lies_is_unpacked_as_it_was_packed_or_refused(content: bytes) -> None:
+def test_an_archive_with_false_headers_is_unpacked_correctly_or_refused(content: bytes) -> None:
     with bounded(), tempfile.TemporaryDirectory() as name:
         path, folder = Path(name) / "kb.zip", Path(name) / "kb"
         path.write_bytes(content)
@@ -149,7 +149,7 @@ def test_parts_of_an_archive_that_lies_are_what_the_manifest_says_or_nothing(con
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-def test_what_nobody_touched_is_unpacked_and_put_together(is_large: bool, tmp_path: Path) -> None:
+def test_an_unmodified_archive_is_unpacked_and_assembled(is_large: bool, tmp_path: Path) -> None:
     (tmp_path / "kb.zip").write_bytes(WHOLE[is_large])
     assert archive.unpack(tmp_path / "kb.zip", tmp_path / "kb", POLICY).keys() == {"manifest.json", *TEXTS}
     manifest = package.parse_manifest(MANIFEST)

@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(manifest: engine_manifest.Manifest) -> None:
-    """All that is done with a manifest."""
+    """Use a manifest in every way that the engine does."""
     policy = EngineSettings(compaction_min_shard_count=1)
     later = manifest.make_next("next", NOON, [shard.without([0]) for shard in manifest.shards if shard.documents])
     for each in (manifest, later, manifest.make_collected("swept", NOON, frozenset())):
@@ -180,12 +180,12 @@ def test_a_package_with_a_damaged_manifest_is_refused_or_installed_whole(
     with bounded(), tempfile.TemporaryDirectory(dir=folder) as name:
         work = Path(name)
         archive = repacked(packed, content, work / "kb.zip")
-        desk = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
-        refusal(lambda: json.dumps(desk.describe(archive).to_json()))
-        refusal(lambda: json.dumps(desk.verify(archive).to_json()))
+        installer = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
+        refusal(lambda: json.dumps(installer.describe(archive).to_json()))
+        refusal(lambda: json.dumps(installer.verify(archive).to_json()))
         target = work / "target"
-        source = desk.resolve(str(archive), offline=True)
-        if refusal(lambda: json.dumps(desk.apply(InstallRequest("install", target), source).to_json())):
+        source = installer.resolve(str(archive), offline=True)
+        if refusal(lambda: json.dumps(installer.apply(InstallRequest("install", target), source).to_json())):
             assert not target.exists()
         else:
             assert (target / "a.md").read_text() == "One."
@@ -194,8 +194,10 @@ def test_a_package_with_a_damaged_manifest_is_refused_or_installed_whole(
 
 @pytest.fixture(scope="module")
 def installed(folder: Path, packed: Path) -> Path:
-    desk = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(folder / "cache")}), folder=folder)
-    desk.apply(InstallRequest("install", folder / "installed"), desk.resolve(str(folder / "kb"), offline=True))
+    installer = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(folder / "cache")}), folder=folder)
+    installer.apply(
+        InstallRequest("install", folder / "installed"), installer.resolve(str(folder / "kb"), offline=True)
+    )
     return folder / "installed"
 
 
@@ -216,16 +218,16 @@ def test_an_update_over_a_damaged_record_is_refused_or_touches_only_what_was_ins
         (target / RECORD_NAME).write_bytes(content)
         for place in (work / "x", work / "deep" / "x", target / "mine.md"):
             place.write_text("kept")
-        desk = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
-        refusal(lambda: json.dumps(desk.describe(target).to_json()))
-        refusal(lambda: desk.verify(target))
-        source = desk.resolve(str(folder / "kb"), offline=True)
-        refused = refusal(lambda: json.dumps(desk.apply(InstallRequest("update", target), source).to_json()))
+        installer = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
+        refusal(lambda: json.dumps(installer.describe(target).to_json()))
+        refusal(lambda: installer.verify(target))
+        source = installer.resolve(str(folder / "kb"), offline=True)
+        refused = refusal(lambda: json.dumps(installer.apply(InstallRequest("update", target), source).to_json()))
         if refused is not None:
             assert refused.code in {"E011", "E013"}
             assert (target / RECORD_NAME).read_bytes() == content
-        desk.apply(InstallRequest("update", target, force=True), source)
-        assert desk.verify(target)
+        installer.apply(InstallRequest("update", target, force=True), source)
+        assert installer.verify(target)
         for place in (work / "x", work / "deep" / "x", target / "mine.md"):
             assert place.read_text() == "kept"
 
@@ -242,7 +244,7 @@ def keys(folder: Path) -> Path:
 
 @tried(100, 4_000)
 @given(data=st.data())
-def test_a_damaged_file_of_keys_lets_nobody_else_in(keys: Path, folder: Path, data: st.DataObject) -> None:
+def test_a_damaged_file_of_keys_gives_no_further_access(keys: Path, folder: Path, data: st.DataObject) -> None:
     secret = f"pair_{'ab' * 6}_{'ab' * 32}"
     damaged = folder / "damaged-keys.json"
     damaged.write_bytes(data.draw(damaged_json(json.loads(keys.read_bytes()))))

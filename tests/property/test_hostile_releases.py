@@ -60,12 +60,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("releases")
     (made / "kb").mkdir()
     (made / "kb" / "a.md").write_text("One.")
-    desk = desk_in(made)
-    publish(desk, str(made / "dist"), made / "kb", Packaging(Label(name="kb", version="1.0.0")))
+    installer = installer_in(made)
+    publish(installer, str(made / "dist"), made / "kb", Packaging(Label(name="kb", version="1.0.0")))
     return made
 
 
-def desk_in(folder: Path) -> Installer:
+def installer_in(folder: Path) -> Installer:
     return Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(folder / "cache")}), folder=folder)
 
 
@@ -77,19 +77,19 @@ def test_a_damaged_feed_installs_the_kb_or_nothing_and_is_never_replaced(folder:
         work = Path(name)
         shutil.copytree(folder / "dist", work / "dist")
         (work / "dist" / "releases.json").write_bytes(content)
-        desk, target = desk_in(work), work / "target"
+        installer, target = installer_in(work), work / "target"
 
         def install() -> None:
             # An address of another host is for other tests.
-            source = desk.resolve("./dist/releases.json", offline=True)
-            desk.apply(InstallRequest("install", target), source, offline=True)
+            source = installer.resolve("./dist/releases.json", offline=True)
+            installer.apply(InstallRequest("install", target), source, offline=True)
 
         if refusal(install) is None:
             assert (target / "a.md").read_text() == "One."
         else:
             assert not target.exists()
         again = refusal(
-            lambda: publish(desk, str(work / "dist"), folder / "kb", Packaging(Label(name="kb", version="1.0.1")))
+            lambda: publish(installer, str(work / "dist"), folder / "kb", Packaging(Label(name="kb", version="1.0.1")))
         )
         if again is not None:
             assert again.code == "E019"
@@ -152,9 +152,9 @@ def test_a_damaged_lock_installs_what_is_locked_or_nothing(folder: Path, data: s
             "content_sha256": release["content_checksum"].removeprefix("sha256:"),
         }
         (work / "pair.lock").write_bytes(data.draw(damaged_toml({"version": 1, "kb": [whole]})))
-        desk = LockService(desk_in(work), work / "pair.lock")
-        refused = refusal(lambda: desk.install(None, force=False, dry_run=False, offline=True))
-        refusal(desk.check)
+        locks = LockService(installer_in(work), work / "pair.lock")
+        refused = refusal(lambda: locks.install(None, force=False, dry_run=False, offline=True))
+        refusal(locks.check)
         placed = [path for path in work.rglob("a.md") if not path.is_relative_to(work / "dist")]
         assert len(placed) <= 1
         if refused is not None:

@@ -76,7 +76,7 @@ YAML = [
 
 
 def use(settings: Settings) -> None:
-    """What is done with values of each kind wherever they are needed."""
+    """Use values of each kind like the code that needs them."""
     for section in SECTIONS:
         for name, value in vars(getattr(settings, section)).items():
             if isinstance(value, float):
@@ -123,7 +123,7 @@ def test_text_that_no_system_could_be_given_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["inf", "1e300", "nan", "86401"])
-def test_a_time_that_nobody_can_wait_for_is_refused(value: str) -> None:
+def test_an_absurdly_long_time_is_refused(value: str) -> None:
     refused = refusal(lambda: Settings.load(None, {"PAIR__ENGINE__LEASE_SECONDS": value}))
     assert refused is not None
     assert refused.code == "E401"

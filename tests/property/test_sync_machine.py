@@ -1,4 +1,4 @@
-"""Whatever happens to files, pages, model, clock and process: sync does what a plain reading of the rules says.
+"""Any events of files, pages, model, clock and process: sync follows a plain reading of the rules.
 
 `HYPOTHESIS_PROFILE=nightly pytest tests/property/test_sync_machine.py` tries 1,000 histories instead of 50.
 """
@@ -65,7 +65,7 @@ POLICY = SyncSettings(
 
 FILES = ("a.md", "b.txt", "dir/c.md", "dir/deep/d", ".hidden.md")
 URLS = ("https://one.example/a", "https://one.example/b", "https://two.example/", "https://two.example/ü#x")
-# Some are the same text once normalised, some are blank, one is no UTF-8, one is too large.
+# Some are the same text once normalised, some are blank, one is no text, one is too large.
 CONTENTS = (
     b"one\ntwo",
     b"one  \r\ntwo\r\n\r\n",
@@ -74,7 +74,7 @@ CONTENTS = (
     b"three",
     b"",
     b" \n\t",
-    b"caf\xe9 o",
+    b"caf\xe9\0",
     b"x" * (LARGEST + 1),
     b"y" * LARGEST,
 )
@@ -96,7 +96,7 @@ def normalised_hash(text: str) -> str:
 
 @dataclass
 class World:
-    """What there is outside of the sync."""
+    """The world outside of the sync."""
 
     files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     """Content and time of every visible file."""
@@ -150,7 +150,7 @@ class Reference:
             self.records[source_id] = record
 
     def _summary(self, source_id: str, text: str) -> str | None:
-        """None when the model fails. Blank text is not worth a call."""
+        """Return the summary; None when the model fails. Blank text needs no call."""
         if not text.strip():
             return ""
         self.done.calls.append(source_id)
@@ -249,7 +249,7 @@ class Reference:
         return True
 
     def _is_due(self, record: Record) -> bool:
-        """At its time, or when that is so far away that only a clock that was ahead can have set it."""
+        """Return whether a check is due: its time has come, or is too far away to be right."""
         return not self.world.now < record["next_check_at"] <= later(INTERVAL, self.world.now)
 
     def index(self) -> str:
@@ -308,7 +308,7 @@ class SyncMachine(RuleBasedStateMachine):
         content=st.sampled_from(CONTENTS),
     )
     def change_file(self, kind: str, number: int, to: str, content: bytes) -> None:
-        """One of those that are there."""
+        """Change an existing file."""
         present = [path for path in FILES if self.project.path(path).exists()]
         if not present:
             return
@@ -348,7 +348,7 @@ class SyncMachine(RuleBasedStateMachine):
         date=st.sampled_from(DATES),
     )
     def change_page(self, url: str, text: str, etag: str | None, date: str | None) -> None:
-        """Also one whose text changes under the same validators, and the other way round."""
+        """Change the text or the validators of a page, or both."""
         self.world.pages[url] = Page(text, etag, date)
 
     @rule(
@@ -427,7 +427,7 @@ class SyncMachine(RuleBasedStateMachine):
         torn_line=st.sampled_from([b"", b"{", b'{"kind": "source", "key": "a.md", "value": {"source_ty']),
     )
     def run_and_be_killed(self, seconds: float, moment: int, index_is_behind: bool, torn_line: bytes) -> None:
-        """At the so-manieth time that anything is asked of the world, told to it, or about to be saved."""
+        """Stop at the n-th request to the world, report to it, or save."""
         self.project.clock.advance(seconds)
         copy = self.folder / "killed"
         index = self.project.places.index
@@ -473,7 +473,7 @@ class SyncMachine(RuleBasedStateMachine):
         return journals[-1] if journals else cache.with_name(f"{cache.name}.journal-{saved}")
 
     def _take_over(self, before: dict[str, Record], expected: Expected, finished: set[str]) -> None:
-        """What a kill left must be a stage of each source, the last one for what was finished; go on from there."""
+        """Check that each source is at a valid stage after a kill, finished ones at the last; continue there."""
         state = store.read(self.project.places.cache).state
         left = {source_id: plain(value) for source_id, value in state.sources.items()}
         for source_id in before.keys() | expected.stages.keys() | left.keys():
@@ -490,7 +490,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """Threads do not repeat themselves: Hypothesis may not see the same failure twice, so it is told at once."""
+        """Report a failure at once: with threads, Hypothesis may not see the same failure twice."""
         try:
             yield
         except AssertionError:
@@ -523,7 +523,7 @@ class SyncMachine(RuleBasedStateMachine):
         if not self.world.model_is_down:
             assert sorted(calls) == sorted(expected)
             return
-        assert len(calls) == min(3, len(expected)), "a model that is away is asked three times"
+        assert len(calls) == min(3, len(expected)), "an unavailable model is asked three times"
         assert len(set(calls)) == len(calls)
         assert set(calls) <= set(expected)
 

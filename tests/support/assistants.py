@@ -1,4 +1,4 @@
-"""Somebody who speaks the Model Context Protocol: the official client, over either transport."""
+"""A client of the Model Context Protocol: the official one, over either transport."""
 
 import asyncio
 import functools
@@ -57,7 +57,7 @@ def text_of(result: CallToolResult) -> str:
 
 
 async def called(client: Client, name: str, **arguments: Any) -> Any:
-    """What a tool gives: the same as text and as structure, as its schema says."""
+    """Call a tool; check that text and structure agree and match its schema."""
     result = await client.call_tool(name, arguments)
     assert not result.is_error, text_of(result)
     assert json.loads(text_of(result)) == result.structured_content

@@ -90,7 +90,7 @@ class BadProxy:
         return trouble
 
     def requests(self, method: str, part: str = "") -> list[Passed]:
-        """Those of this method with this in their path, in their order."""
+        """Return the requests of this method with this text in their path, in order."""
         with self._lock:
             return [each for each in self.passed if each.method == method and part in each.path]
 
@@ -139,7 +139,7 @@ class _Exchange(BaseHTTPRequestHandler):
             return answer, answer.read()
 
     def _send_head(self, connection: http.client.HTTPConnection) -> None:
-        """As it came: the signature covers the name of the server that was asked."""
+        """Send the head unchanged: the signature covers the host name."""
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
             connection.putheader(name, value)
@@ -167,7 +167,7 @@ class _Exchange(BaseHTTPRequestHandler):
             self._reset()
 
     def _reset(self) -> None:
-        """Without the good-bye that a closed connection sends."""
+        """Reset the connection instead of closing it."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
@@ -180,7 +180,7 @@ def _kept(body: bytes, trouble: Trouble) -> int:
 
 
 def flipped(body: bytes) -> bytes:
-    """With one bit in the middle that is not what it was."""
+    """Return the bytes with one flipped bit in the middle."""
     changed = bytearray(body)
     if changed:
         changed[len(changed) // 2] ^= 4

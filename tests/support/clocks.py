@@ -102,7 +102,7 @@ def sizes_in(package: Path, shards: set[str]) -> int:
 
 
 def installed_from(elsewhere: Workplace, server: Server, package: Path) -> str:
-    """At an address that stays the same from version to version."""
+    """Install from an address that is the same for all versions."""
     put_up(server, package)
     url = server.url("/clocks.zip")
     elsewhere.pair("install", "--source", url, "--json").succeeds()

@@ -1,4 +1,4 @@
-"""The real command, in a process of its own, in a folder of its own."""
+"""The real command in a separate process and folder."""
 
 import json
 import os
@@ -73,13 +73,13 @@ class Workplace:
         }
 
     def obey_permissions(self) -> None:
-        """From now on the command is refused what permissions forbid, also when root runs the tests."""
+        """Enforce file permissions for the command, even if root runs the tests."""
         if os.geteuid() == 0:
             dropped = "-dac_override,-dac_read_search"
             self._wrapper = ("setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}")
 
     def trust(self) -> None:
-        """From now on the configuration of the project counts in full, as it is now."""
+        """Trust the current configuration of the project from now on."""
         trust_folder(self.folder, home=Path(self.environment["HOME"]))
 
     def pair(self, *arguments: str | Path, **variables: str) -> Outcome:

@@ -20,7 +20,7 @@ _MOST_GROWTH_KIB = 512 * 1024
 
 
 def tried(quick: int, nightly: int) -> settings:
-    """So many examples: as many for everybody, and as many with `HYPOTHESIS_PROFILE=nightly`."""
+    """Set the number of examples: by default, and with `HYPOTHESIS_PROFILE=nightly`."""
     return settings(
         max_examples=nightly if IS_NIGHTLY else quick,
         deadline=None,
@@ -32,7 +32,7 @@ def tried(quick: int, nightly: int) -> settings:
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Neither for ever nor for all the memory that there is, whatever the machine does besides."""
+    """Check that the block stays within its CPU time and memory, independent of the load of the machine."""
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     assert time.process_time() - began < _MOST_CPU_SECONDS
@@ -40,7 +40,7 @@ def bounded() -> Iterator[None]:
 
 
 def refusal(act: Callable[[], object]) -> errors.PairError | None:
-    """How an act was refused; None when it was done. Any other exception is a fault of pair's."""
+    """Return the refusal of an act; None when it succeeded. Any other exception is a bug in pair."""
     try:
         act()
     except errors.PairError as fault:
@@ -90,7 +90,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _edit(draw: st.DrawFn, value: Any, raw: list[bytes]) -> Any:
-    """One change of the structure; the value itself where nothing can be changed."""
+    """Return the value with one change of its structure, or unchanged if that is impossible."""
     places = _places(value)
     if not places or draw(st.integers(0, 40)) == 0:
         return copy.deepcopy(draw(st.sampled_from(_HOSTILE)))
@@ -118,7 +118,7 @@ def _edit(draw: st.DrawFn, value: Any, raw: list[bytes]) -> Any:
 
 
 def _spoil(draw: st.DrawFn, content: bytes) -> bytes:
-    """One change of the bytes."""
+    """Return the bytes with one change."""
     place = draw(st.integers(0, len(content)))
     kind = draw(st.sampled_from(["flip", "cut", "behead", "insert", "remove", "utf-16", "bom", "twice", "nothing"]))
     if kind == "flip" and content:

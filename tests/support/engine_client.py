@@ -1,7 +1,7 @@
 """A process that works on the KB of a simulation: each of its calls is made, and judged by the ledger.
 
-What may go wrong is what was made to go wrong: the store cannot be reached, somebody else was faster or has the lease.
-Whoever is told anything but E208 knows that nothing was written, and that nothing will be.
+Only injected faults may occur: the store is unavailable, or another client was faster or holds the lease.
+Any error but E208 means that nothing was written and that nothing will be.
 """
 
 import contextlib
@@ -107,7 +107,7 @@ class World:
 
 
 class FailingLeases:
-    """The leases of everybody, asked over a network that fails."""
+    """The leases of all clients, over a network that fails."""
 
     def __init__(self, leases: Leases, fault: Callable[[str], Fault]) -> None:
         self._leases = leases
@@ -123,7 +123,7 @@ class FailingLeases:
         self._send("release", lambda: self._leases.release(lease))
 
     def close(self) -> None:
-        """They belong to everybody."""
+        """Do nothing: the leases belong to all clients."""
 
     def _send(self, operation: str, act: Callable[[], _Answer]) -> _Answer:
         fault = self._fault(operation)
@@ -145,7 +145,7 @@ class Client:
         self.kb = self._started()
 
     def restart(self) -> None:
-        """As a new process, which knows nothing and holds no file open."""
+        """Restart as a new process without state and open files."""
         self.kb.close()
         self.kb = self._started()
 
@@ -156,7 +156,7 @@ class Client:
             world.store,
             self._fault_of_request,
             on_delay=self._sleep,
-            on_late=turns.under_way.append,
+            on_late=turns.in_flight.append,
         )
         publication = ManifestStore(
             store,
@@ -176,11 +176,11 @@ class Client:
         world, name = self.world, self.actor.name
         if world.lease_kind == "blob":
             return BlobLeases(store, holder=name, new_token=world.new_id, clock=world.clock)
-        # `none`: whoever keeps the leases forgets them, and gives each to everybody who asks.
+        # `none`: the lease service loses all leases, and grants each one to every client.
         shared = world.leases if world.lease_kind == "memory" else world.own_leases(name)
         return FailingLeases(shared, lambda operation: self._fault_of_request(operation, "lease"))
 
-    # Where somebody else may act
+    # Places where another client may act
 
     def _fault_of_request(self, operation: str, key: str) -> Fault:
         self.world.turns.point(self.actor)
@@ -311,7 +311,7 @@ class Client:
             assert found in expected, f"found {found}, expected one of {expected}"
 
     def read_past(self, number: int) -> None:
-        """As it was, however late; or it is not kept any more."""
+        """Check that a version is unchanged after any delay, or no longer kept."""
         kb = self._started(number)
         with self._judged(f"read version {number}", "E218"):
             for _ in range(2):
@@ -355,7 +355,7 @@ class Client:
 
     @contextlib.contextmanager
     def _judged(self, title: str, *expected: str) -> Iterator[None]:
-        """`expected`: codes of what may be told besides."""
+        """`expected`: further error codes that are allowed."""
         turns = self.world.turns
         turns.note(self.actor.name, f"begins to {title}")
         was_empty = self.world.ledger.number == 0
@@ -376,9 +376,9 @@ class Client:
         change = self._change
         if change is None:
             return
-        assert not change.is_afterthought, f"all of {title} landed, and its caller was told {code}"
+        assert not change.is_afterthought, f"all of {title} landed, but its caller got {code}"
         if change.writes_documents and code != errors.PUBLISH_UNKNOWN:
-            assert not change.published, f"{title} landed, and its caller was told {code}"
+            assert not change.published, f"{title} landed, but its caller got {code}"
             change.must_not_land = code
 
 

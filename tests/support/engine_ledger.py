@@ -66,7 +66,7 @@ FoundChunk = tuple[float, str, str, str]
 
 
 def nearest_chunks(contents: Contents, query: np.ndarray, limit: int) -> list[FoundChunk]:
-    """What an exact search must return."""
+    """Return the chunks that an exact search must return."""
     found = []
     for name, fact in contents.items():
         for number, chunk in enumerate(chunking.split(fact.text, CHUNK_SIZE_BYTES)):
@@ -87,7 +87,7 @@ class Change:
     published: list[int] = field(default_factory=list)
     """Numbers of the manifests that brought it: at most one for a change of documents."""
     must_not_land: str = ""
-    """The error that the caller was told, if it says that nothing was written."""
+    """The error that the caller got, if it means that nothing was written."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Ledger:
 
     @property
     def number(self) -> int:
-        """Of the current manifest; 0 before the first."""
+        """Return the number of the current manifest; 0 before the first."""
         return len(self.history) - 1
 
     @property
@@ -120,7 +120,7 @@ class Ledger:
         self.on_note(f"manifest {manifest.number}: {change.title}, {manifest.commit_id}")
         assert manifest.number == self.number + 1, f"manifest {manifest.number} follows manifest {self.number}"
         assert manifest.commit_id not in self.commits, f"commit {manifest.commit_id} was published twice"
-        assert not change.must_not_land, f"{change.title} landed after its caller was told {change.must_not_land}"
+        assert not change.must_not_land, f"{change.title} landed after its caller got {change.must_not_land}"
         assert not (change.writes_documents and change.published), f"{change.title} landed twice"
         self.commits.add(manifest.commit_id)
         change.published.append(manifest.number)
@@ -129,7 +129,7 @@ class Ledger:
 
 
 class WatchedStore(MemoryStore):
-    """Whatever is published or deleted here is compared with the ledger."""
+    """A store that compares each publication and deletion with the ledger."""
 
     def __init__(self, clock: Clock, ledger: Ledger, on_fault: Callable[[AssertionError], None]) -> None:
         super().__init__(clock)

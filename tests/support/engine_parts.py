@@ -189,7 +189,7 @@ _SUBJECTS = ("rivers", "bridges", "castles", "gardens", "engines")
 
 
 def placed(document_id: str, vector: Sequence[float], **metadata: Any) -> Document:
-    """A document at a place of its own choice."""
+    """A document with a given vector."""
     return Document(document_id, f"text of {document_id}", metadata=metadata, vector=vector)
 
 
@@ -234,7 +234,7 @@ def truncate(path: Path) -> None:
 
 
 def replace_content(path: Path, content: bytes) -> None:
-    """In place: what a faulty disk or an editor does."""
+    """Replace the content in place, like a faulty disk or an editor."""
     path.chmod(0o600)
     path.write_bytes(content)
     os.utime(path)

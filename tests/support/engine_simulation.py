@@ -1,7 +1,7 @@
-"""One KB, and everybody who works on it at once, under the control of one seed.
+"""One KB and all its concurrent clients, under the control of one seed.
 
-Writers, one who goes back, a compactor, a collector, readers and an evictor run the engine's own code, each as a
-process of its own would (`engine_client.py`), on one store that fails before and after, sleeps, repeats, and lets
+Writers, a client that rolls back, a compactor, a collector, readers and an evictor run the engine's code, each as a
+separate process would (`engine_client.py`), on one store that fails before and after, sleeps, repeats, and lets
 requests arrive late. `engine_turns.py` lets one of them act at a time; `engine_ledger.py` knows what the KB must hold.
 """
 
@@ -199,7 +199,7 @@ def _evict(world: World, actor: Actor, folder: Path) -> None:
 
 
 def _end_well(world: World, clients: list[Client], folder: Path) -> None:
-    """The faults are over: whatever happened, all can be written, read, compacted and tidied up."""
+    """Check after the last fault that the KB can be written, read, compacted and collected."""
     world.turns.deliver_all()
     world.share = 0.0
     world.keep_versions = 0

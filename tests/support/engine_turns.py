@@ -1,6 +1,6 @@
 """Threads that take turns: one runs at a time, and one pair of dice says which.
 
-Every thread stops where it would talk to somebody else, and the dice choose who goes on from there, how the clocks move
+Every thread stops before each request, and the dice choose which thread continues, how the clocks move
 meanwhile, and who falls asleep for a while. The same seed gives the same history.
 """
 
@@ -18,7 +18,7 @@ STUCK_SECONDS = 120.0
 
 
 class StoppedError(BaseException):
-    """Something is wrong already: leave everything as it is. Nobody catches it."""
+    """Raised after a failure, to keep the current state. It is not caught."""
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class Actor:
     name: str
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     asleep_until: int = 0
-    """The turn at which it may go on."""
+    """The turn at which it may continue."""
     is_done: bool = False
 
 
@@ -45,7 +45,7 @@ class Turns:
 
     def __init__(self, dice: random.Random, clock: ManualClock, weather: Weather) -> None:
         self.trace: list[str] = []
-        self.under_way: list[Arrival] = []
+        self.in_flight: list[Arrival] = []
         self.faults: list[BaseException] = []
         self._dice = dice
         self._clock = clock
@@ -58,7 +58,7 @@ class Turns:
     # From outside
 
     def run(self, works: dict[Actor, Callable[[], None]]) -> None:
-        """All to their end, or until one of them raises; `faults` says what."""
+        """Run all threads to their end, or until one of them raises; see `faults`."""
         self._actors = list(works)
         self._is_calm = False
         threads = [
@@ -74,7 +74,7 @@ class Turns:
         self._is_calm = True
 
     def deliver_all(self) -> None:
-        while self.under_way:
+        while self.in_flight:
             self._deliver()
 
     def note(self, who: str, what: str) -> None:
@@ -83,7 +83,7 @@ class Turns:
     # From a thread whose turn it is
 
     def point(self, actor: Actor) -> None:
-        """Whoever goes on from here is chosen now."""
+        """Choose the thread that continues."""
         if self._is_calm:
             return
         self._refuse_to_go_on()
@@ -96,7 +96,7 @@ class Turns:
         self._refuse_to_go_on()
 
     def sleep(self, actor: Actor, turns: int = 0) -> None:
-        """For so many turns, or for as many as the dice say: others may get far meanwhile."""
+        """Sleep for this number of turns, or for a random number, while other threads run."""
         actor.asleep_until = self._turn + (turns or self._dice.choice((5, 20, 80)))
         self.note(actor.name, f"sleeps until {actor.asleep_until}")
 
@@ -152,10 +152,10 @@ class Turns:
             self.note("clock", f"set by {seconds:+} s")
         if dice.random() < weather.sleep:
             self.sleep(actor)
-        if self.under_way and dice.random() < weather.arrival:
+        if self.in_flight and dice.random() < weather.arrival:
             self._deliver()
 
     def _deliver(self) -> None:
-        arrive = self.under_way.pop(self._dice.randrange(len(self.under_way)))
+        arrive = self.in_flight.pop(self._dice.randrange(len(self.in_flight)))
         self.note("network", "a late request arrives")
         arrive()

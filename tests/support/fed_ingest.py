@@ -35,14 +35,14 @@ class FedIngest:
         self.process.stdin.flush()
 
     def workers_when_built(self, count: int) -> list[int]:
-        """Processes, once so many documents are built."""
-        while not any(int(built.replace(",", "")) >= count for built in re.findall(r"\[K([\d,]+) of", self._told)):
+        """Return the processes after this number of documents is built."""
+        while not any(int(built.replace(",", "")) >= count for built in re.findall(r"([\d,]+) of", self._told)):
             self._told += os.read(self._terminal, 4096).decode()
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return list(map(int, children.split()))
 
     def end(self, number: int) -> int:
-        """By a signal; the exit status."""
+        """End the process with a signal; return its exit status."""
         self.process.send_signal(number)
         status = self.process.wait(timeout=60)
         os.close(self._terminal)
@@ -51,9 +51,9 @@ class FedIngest:
         return status
 
     def finish(self) -> tuple[int, str]:
-        """By itself, as nothing more comes; the exit status, and what it told."""
+        """End the input; return the exit status and the output."""
         self.process.stdin.close()  # type: ignore[union-attr]
-        with contextlib.suppress(OSError):  # that is how a terminal ends that nobody writes to any more
+        with contextlib.suppress(OSError):  # a terminal without a writer ends like this
             while some := os.read(self._terminal, 4096):
                 self._told += some.decode(errors="replace")
         os.close(self._terminal)

@@ -1,10 +1,10 @@
-"""Filters in plain Python, to compare the database with."""
+"""Filters in plain Python, to compare masks with."""
 
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pair.engine.filters import Check, Filter, flatten_metadata
+from pair.engine.filters import EXISTS, Check, Combination, Filter, Row, flatten_metadata
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
@@ -16,15 +16,20 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def matches(condition: Filter, metadata: Mapping[str, Any]) -> bool:
-    """Tell whether a document with this metadata meets all conditions of a filter."""
-    rows = flatten_metadata(metadata)
-    return all(
-        any(
-            key == one.key and all(_passes(check, text, number) for check in checks)
-            for key, text, number in rows
-            for checks in one.alternatives
-        )
-        for one in condition.conditions
+    """Tell whether a document with this metadata meets a filter."""
+    return _holds(condition, flatten_metadata(metadata))
+
+
+def _holds(condition: Filter, rows: tuple[Row, ...]) -> bool:
+    if isinstance(condition, Combination):
+        parts = [_holds(part, rows) for part in condition.parts]
+        return {"and": all(parts), "or": any(parts), "not": not all(parts)}[condition.operator]
+    if condition.alternatives == EXISTS:
+        return any(f"{key}.".startswith(f"{condition.key}.") for key, _, _ in rows)
+    return any(
+        key == condition.key and all(_passes(check, text, number) for check in checks)
+        for key, text, number in rows
+        for checks in condition.alternatives
     )
 
 

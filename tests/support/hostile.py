@@ -36,7 +36,7 @@ _END64_LOCATOR = struct.Struct("<4sLQL")
 
 @dataclass(frozen=True)
 class Entry:
-    """What is None is told truthfully."""
+    """The attributes that are None behave normally."""
 
     name: str | bytes
     content: bytes = b"# page\n"
@@ -63,7 +63,7 @@ class Entry:
             return self.packed
         return deflated(self.content) if self.method == DEFLATED else self.content
 
-    def _told(self) -> tuple[int, int, int]:
+    def _declared(self) -> tuple[int, int, int]:
         packed = self.raw_packed
         return (
             zlib.crc32(self.content) if self.crc is None else self.crc,
@@ -73,13 +73,13 @@ class Entry:
 
     def local(self) -> bytes:
         name = self.raw_name if self.local_name is None else self.local_name
-        fields = (self.needs_version, self.flags, self.method, 0, 0x21, *self._told(), len(name), 0)
+        fields = (self.needs_version, self.flags, self.method, 0, 0x21, *self._declared(), len(name), 0)
         return _LOCAL.pack(self.local_signature, *fields) + name + self.raw_packed
 
     def central(self, offset: int) -> bytes:
         told_offset = offset if self.offset is None else self.offset
         made_by = 3 << 8 | 20
-        fields = (made_by, self.needs_version, self.flags, self.method, 0, 0x21, *self._told())
+        fields = (made_by, self.needs_version, self.flags, self.method, 0, 0x21, *self._declared())
         lengths = (len(self.raw_name), len(self.extra), 0, 0, 0)
         return (
             _CENTRAL.pack(b"PK\x01\x02", *fields, *lengths, self.mode << 16, told_offset) + self.raw_name + self.extra

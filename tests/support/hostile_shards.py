@@ -1,4 +1,4 @@
-"""Shards as a stranger would make them: any change of their files, with every hash and size made to fit.
+"""Shards made by an attacker: any change of their files, with matching hashes and sizes.
 
 As a program, it tries many changes in one process that has little memory: support.hostile_shards FOLDER BEGIN END
 """
@@ -286,7 +286,7 @@ def attempt(act: Callable[[], object]) -> errors.PairError | None:
 
 
 def try_one(number: int, pristine: Path, work: Path) -> None:
-    """One change, and everything that may come of it. Raises what is not a PairError."""
+    """Apply one change and use the shard. Raises every exception that is not a PairError."""
     dice = random.Random(number)
     shutil.copytree(pristine, work)
     ground = Ground(work, graph="text")

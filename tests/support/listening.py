@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class QuietServer(ThreadingHTTPServer):
-    """Whose clients may be killed or hang up, which is no news. Whatever else goes wrong in it is printed."""
+    """A server that ignores clients that are killed or disconnect. All other errors are printed."""
 
     def handle_error(self, request: object, client_address: object) -> None:
         if not isinstance(sys.exception(), ConnectionError):

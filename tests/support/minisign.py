@@ -28,7 +28,7 @@ class Keys:
         return path.with_name(path.name + ".minisig")
 
     def verified_comment(self, path: Path) -> str:
-        """What minisign tells of a signature that it accepts."""
+        """Return the comment that minisign prints for a valid signature."""
         return _minisign("-V", "-p", str(self.public), "-m", str(path)).stdout
 
     def accepts(self, path: Path) -> bool:

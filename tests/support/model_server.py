@@ -34,7 +34,7 @@ class Answer:
     body: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     cut_after: int | None = None
-    """Of a reply that is streamed: so many words arrive."""
+    """The number of words that are sent of a streamed reply."""
     delay_seconds: float = 0.0
     """Ends early when the server does."""
 
@@ -121,7 +121,7 @@ class ModelServer:
 
 
 def data_of(request: dict[str, Any]) -> tuple[str, str]:
-    """The source and the text of a request, as they stand between its markers."""
+    """The source and the text of a request, taken from between its markers."""
     found = _DATA.search(str(request["messages"][-1]["content"])) if "messages" in request else None
     return (found[2], found[3]) if found else ("", "")
 
@@ -133,7 +133,7 @@ class _Httpd(QuietServer):
         self.connections: set[socket.socket] = set()
 
     def close_connections(self) -> None:
-        """Those that a client keeps alive would be answered although nobody listens any more."""
+        """Close connections that a client keeps alive: they would be answered although the server has stopped."""
         for connection in list(self.connections):
             try:
                 connection.shutdown(socket.SHUT_RDWR)

@@ -59,7 +59,7 @@ class PageServer(LoopbackServer):
         super().__exit__()
 
     def use_tls(self, context: ssl.SSLContext) -> None:
-        """From now on; call it before the first connection."""
+        """Use TLS from now on. Must be called before the first connection."""
         self._httpd.socket = context.wrap_socket(self._httpd.socket, server_side=True, do_handshake_on_connect=False)
 
     def url(self, path: str = "/", *, host: str | None = None) -> str:
@@ -131,7 +131,7 @@ def silence(server: PageServer) -> Iterator[bytes]:
 
 
 def dripping(data: bytes) -> Callable[[PageServer], Iterator[bytes]]:
-    """One byte at a time, again and again."""
+    """Send one byte at a time, without end."""
 
     def pieces(server: PageServer) -> Iterator[bytes]:
         for number in itertools.cycle(data):

@@ -1,4 +1,4 @@
-"""Somebody who looks at the page of a server in a real Chromium, and notices everything that should not happen."""
+"""A viewer of the page in a real Chromium that records every unexpected event."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Viewer:
-    """Pages of one server, each in a context of its own."""
+    """Pages of one server, each in a separate context."""
 
     def __init__(self, browser: Browser, address: str) -> None:
         self._browser = browser
@@ -99,7 +99,7 @@ def _note(faults: list[str], message: Any, allowed: tuple[str, ...]) -> None:
 
 
 def keep_screenshot(page: Page, name: str) -> None:
-    """Where whoever runs the tests wants to look at it: in the folder PAIR_ARTEFACTS."""
+    """Save a screenshot in the folder PAIR_ARTEFACTS, if it is set."""
     folder = os.environ.get("PAIR_ARTEFACTS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)

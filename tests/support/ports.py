@@ -1,4 +1,4 @@
-"""Ports on loopback that nobody uses at the moment."""
+"""Free ports on loopback."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ _next = _FIRST + os.getpid() * 97 % (_LAST - _FIRST)
 
 
 def free_ports(count: int) -> list[int]:
-    """No port is given twice by one process, until all others had their turn."""
+    """Return free ports. A process gets no port twice until all others were used."""
     found: list[int] = []
     while len(found) < count:
         port = _turn()

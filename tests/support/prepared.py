@@ -53,12 +53,12 @@ class Copy:
         self.pid = int.from_bytes(connection.recv(8))
 
     def wait(self, seconds: float = 120) -> int | None:
-        """How it ended, or None when it goes on."""
+        """Return how the command ended, or None while it runs."""
         ready, _, _ = select.select([self._connection], [], [], seconds)
         return int(self._connection.recv(16)) if ready else None
 
     def kill(self) -> int | None:
-        """Kill the command and return how it ended. It may have ended by itself just before."""
+        """Kill the command and return how it ended. It may have ended just before."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         return self.wait()

@@ -7,7 +7,7 @@ class WordReader:
     """Knows words only: nothing is like anything else in meaning."""
 
     def __init__(self, fault: Exception | None = None) -> None:
-        """`fault`: what asking for meaning brings."""
+        """`fault`: the error of the embedder."""
         self._fault = fault
         self.measured = 0
 

@@ -1,4 +1,4 @@
-"""A real Redis on loopback, as a process of its own that keeps nothing on disk."""
+"""A real Redis on loopback, as a separate process that keeps nothing on disk."""
 
 import contextlib
 import subprocess

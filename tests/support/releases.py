@@ -14,14 +14,14 @@ from support.server import Page, Server
 
 
 def publish(workplace: Workplace, version: str, *, name: str = "handbook", page: str = "") -> None:
-    """In `dist`, as the command does it but in this process. `page`: what makes this version another one."""
+    """Publish to `dist` in this process, like the command. `page`: the text that differs in this version."""
     folder = write_files(workplace.folder / "kbs" / f"{name}-{version}", {**SMALL_KB, "page.md": page or version})
-    desk = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)}))
-    publish_kb(desk, str(workplace.folder / "dist"), folder, Packaging(Label(name, version)))
+    installer = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)}))
+    publish_kb(installer, str(workplace.folder / "dist"), folder, Packaging(Label(name, version)))
 
 
 def serve(server: Server, folder: Path, prefix: str = "/kbs") -> str:
-    """All files of a folder, as they are now; the address of the feed."""
+    """Publish all files of a folder; return the address of the feed."""
     for path in folder.iterdir():
         content = path.read_bytes()
         server.pages[f"{prefix}/{path.name}"] = Page(content, etag=f'"{hash(content)}"')

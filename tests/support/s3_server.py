@@ -1,4 +1,4 @@
-"""A real S3 server on loopback: SeaweedFS, as a process of its own with its files in a folder that goes with it."""
+"""A real S3 server on loopback: SeaweedFS as a separate process, with its files in a temporary folder."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ class S3Server:
         return ObjectStore(f"s3://blobs/{prefix}", self.options)
 
     def variables(self, prefix: str = "", endpoint_url: str = "") -> dict[str, str]:
-        """Return the environment of a process that reaches the bucket. `prefix`: of its own store."""
+        """Return the environment of a process that reaches the bucket. `prefix`: that of its store."""
         store = {"PAIR__ENGINE__STORE": f"s3://blobs/{prefix}"} if prefix else {}
         return store | {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -70,7 +70,7 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
             _wait_until_ready(process, server)
             yield server
         except _NotReadyError:
-            # Between choosing a port and using it, somebody else may have taken it.
+            # Another process may have taken the port since it was chosen.
             if attempt + 1 == _ATTEMPTS:
                 raise
         else:

@@ -1,4 +1,4 @@
-"""`pair serve` in a process of its own, and somebody who talks to it."""
+"""`pair serve` in a separate process, and a client for it."""
 
 import collections
 import json
@@ -27,7 +27,7 @@ from support.trust import trust_folder
 
 _START_SECONDS = 60
 BURST = 100
-"""Requests of one client that the server with keys answers. Everybody without a key is one client."""
+"""Requests of one client that the server with keys answers. All requests without a key count as one client."""
 
 
 def home_of(folder: Path) -> Path:
@@ -134,7 +134,7 @@ class Served:
         return self.post("/rag/ingest", value, key=key)
 
     def raw(self, sent: bytes) -> bytes:
-        """What comes back on a connection of its own until the server closes it, or says no more."""
+        """Return the bytes received on a new connection until the server closes it or stops sending."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
             connection.sendall(sent)
             received = b""

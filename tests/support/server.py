@@ -52,7 +52,7 @@ class Server(LoopbackServer):
         return f"http://{host}:{self.port}{path}"
 
     def add(self, path: str, body: bytes, *, checksum: bool = True, **manners: Any) -> str:
-        """A file, with its `.sha256` unless told otherwise; returns its URL."""
+        """Serve a file, by default with its `.sha256`; return its URL."""
         self.pages[path] = Page(body, **manners)
         if checksum:
             name = path.rpartition("/")[2]

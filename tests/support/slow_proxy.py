@@ -24,12 +24,12 @@ class Exchange:
 
 
 class SlowProxy:
-    """In a thread of its own. A request is what a client sends after an answer, on the same connection."""
+    """Run in a separate thread. A request is what a client sends after an answer on the same connection."""
 
     def __init__(self, upstream_url: str, delay_seconds: float) -> None:
         parts = urlsplit(upstream_url)
         self._upstream = (parts.hostname, parts.port)
-        self._delay_seconds = delay_seconds
+        self.delay_seconds = delay_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._started = threading.Event()
@@ -80,7 +80,7 @@ class SlowProxy:
         writer.close()
 
     async def delay(self) -> None:
-        await asyncio.sleep(self._delay_seconds)
+        await asyncio.sleep(self.delay_seconds)
 
 
 class _Connection:
@@ -93,7 +93,7 @@ class _Connection:
     async def pass_requests(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(_BLOCK_BYTES):
             if self._exchange is None or self._exchange.answer_bytes:
-                self._exchange = Exchange(time.perf_counter(), _told(data))
+                self._exchange = Exchange(time.perf_counter(), _request_line(data))
                 self._proxy.exchanges.append(self._exchange)
             self._to_server.write(data)
             await self._to_server.drain()
@@ -111,7 +111,7 @@ class _Connection:
 
 
 def rounds_of(exchanges: Iterable[Exchange]) -> int:
-    """How often something was asked while nothing was under way: so many answers somebody waited for in turn."""
+    """The number of requests sent while none was in progress: the sequential round trips."""
     rounds, busy_until = 0, 0.0
     for each in sorted(exchanges, key=lambda exchange: exchange.asked_at):
         rounds += each.asked_at >= busy_until
@@ -119,7 +119,7 @@ def rounds_of(exchanges: Iterable[Exchange]) -> int:
     return rounds
 
 
-def _told(data: bytes) -> str:
+def _request_line(data: bytes) -> str:
     lines = data.decode("latin-1").split("\r\n")
     ranged = next((line[len("range:") :] for line in lines if line.lower().startswith("range:")), "")
     return lines[0].removesuffix(" HTTP/1.1") + ranged

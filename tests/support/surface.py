@@ -1,6 +1,6 @@
 """The surface of pair as text: what every command prints, what servers describe, and what lies on disk.
 
-`python -m support.surface` in `tests/` records it anew into `tests/golden/surface`; `flow/test_surface.py` compares.
+`python -m support.surface` in `tests/` records it again into `tests/golden/surface`; `flow/test_surface.py` compares.
 Times, ids, hashes, sizes and paths are replaced by names, so that two runs give the same bytes.
 """
 
@@ -140,7 +140,7 @@ def _content(path: Path, folder: Path) -> str:
 
 
 def servers(folder: Path) -> tuple[str, str]:
-    """What a server says of itself: OpenAPI, and the tools for assistants."""
+    """Return the descriptions of a server: OpenAPI, and the tools for assistants."""
     with Served(folder) as server:
         description = server.get("/openapi.json").json()
         tools = over_http(server.url, lambda client: client.list_tools())

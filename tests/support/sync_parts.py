@@ -14,7 +14,9 @@ from typing import Any
 
 from pair import errors
 from pair.network import PageFault
-from pair.sync.contract import Documents, FetchedPage, NotModified
+from pair.reading.contract import Reader, Reading
+from pair.reading.process import ReaderProcesses
+from pair.sync.contract import FetchedPage, NotModified
 from pair.sync.discover import SyncPaths
 from pair.sync.report import SyncReport
 from pair.sync.rules import SyncSettings
@@ -27,11 +29,11 @@ def later(seconds: float, than: datetime.datetime = NOON) -> datetime.datetime:
 
 
 def nothing(*_: object) -> None:
-    """For a callback that is not wanted."""
+    """Do nothing: a callback that ignores its call."""
 
 
 def summary_of(source_id: str, text: str) -> str:
-    """What the scripted summariser says: two lines with a blank one between, another for another text."""
+    """Return the reply of the scripted summariser: two lines around a blank one, different for each text."""
     return f"About {source_id}.\n\nText {hashlib.sha256(text.encode()).hexdigest()[:12]}."
 
 
@@ -40,7 +42,7 @@ UNUSABLE = errors.model_reply_unusable("http://localhost:11434", "it was cut off
 
 
 class ScriptedSummariser:
-    """Counts what it is asked, and fails as it is told: always, for a source, or with an answer of your own."""
+    """Counts requests, and fails as configured: always, for a source, or with a given answer."""
 
     def __init__(self) -> None:
         self.uses_model = True
@@ -82,7 +84,7 @@ class Page:
         return dataclasses.replace(self, failure=fault)
 
     def matches(self, etag: str | None, last_modified: str | None) -> bool:
-        """As a server decides: the entity tag if there is one, else the date."""
+        """Compare like a server: by the entity tag if there is one, else by the date."""
         if etag is not None:
             return etag == self.etag
         return last_modified is not None and last_modified == self.last_modified
@@ -116,7 +118,7 @@ class ScriptedPages:
             raise page.failure
         if url in self.always_not_modified or page.matches(etag, last_modified):
             return NotModified()
-        return FetchedPage(page.text, page.etag, page.last_modified, len(page.text.encode()))
+        return FetchedPage(Reading(page.text), page.etag, page.last_modified, len(page.text.encode()))
 
     @property
     def urls(self) -> list[str]:
@@ -124,7 +126,7 @@ class ScriptedPages:
 
 
 class RecordingObserver:
-    """Keeps what it is told."""
+    """Records all messages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -138,7 +140,7 @@ class RecordingObserver:
         self.said.append(text)
         self.on_say(text)
 
-    def planned(self, total: int) -> None:
+    def planned(self, total: int, phase: str = "reading") -> None:
         self.totals.append(total)
         self.on_planned(total)
 
@@ -159,7 +161,7 @@ class Project:
         self.summariser = ScriptedSummariser()
         self.pages = ScriptedPages()
         self.observer = RecordingObserver()
-        self.documents: Documents | None = None
+        self.reader: Reader = ReaderProcesses()
         self._written = 0
 
     # The sources
@@ -168,7 +170,7 @@ class Project:
         return self.places.sources_dir / name
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """With a time of its own: two writes within one tick of the file system would look the same."""
+        """Write a file with a distinct time: two writes within one tick of the file system would look the same."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -202,13 +204,13 @@ class Project:
     # The run
 
     def workshop(self) -> SyncDependencies:
-        return SyncDependencies(lambda: self.summariser, self.pages, self.documents, self.clock, self.observer)
+        return SyncDependencies(lambda: self.summariser, self.pages, self.reader, self.clock, self.observer)
 
     def sync_run(self) -> SyncRun:
         return SyncRun(self.policy, self.places, self.workshop())
 
     def run(self, *, after: float = 0, wait: bool = True, refresh: str | None = None) -> SyncReport:
-        """One run, so many seconds later; calls, requests and what the observer heard are those of this run alone."""
+        """Run once after this many seconds; record calls, requests and events of this run alone."""
         if after:
             self.clock.advance(after)
         self.summariser.calls.clear()
@@ -273,7 +275,7 @@ def hash_of(text: str) -> str:
 
 
 def copy_as_if_killed(places: SyncPaths, target: Path) -> None:
-    """Copy everything that a sync made, all of one moment, while its threads go on: what a kill would leave."""
+    """Copy all files of a sync at one moment, while its threads run: the state after a kill."""
     for _ in range(1000):
         if target.exists():
             shutil.rmtree(target)

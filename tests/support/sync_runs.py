@@ -16,12 +16,12 @@ both_faults = pytest.mark.parametrize("fault", FAULTS, ids=["unreachable", "unus
 
 
 def text_at(seconds: float) -> str:
-    """An instant so many seconds after the clock's first, as it is stored."""
+    """Return the stored form of the time this many seconds after the clock's start."""
     return later(seconds).isoformat().replace("+00:00", "Z")
 
 
 def entry(source_id: str, text: str) -> str:
-    """What the index must say of a source with this text."""
+    """Return the entry of the index for a source with this text."""
     return f"{source_id}\n{summary_of(source_id, text)}\n".replace("\n\n", "\n")
 
 

@@ -7,7 +7,7 @@ from pair.ai.summariser import ExtractiveSummariser
 from pair.clock import SystemClock
 from pair.engine.settings import EngineSettings
 from pair.kb.kb import KnowledgeBase
-from pair.kb.open import document_loader, open_kb
+from pair.kb.open import open_kb, open_reader
 from pair.kb.sync import SilentSyncObserver, SyncService
 from pair.settings import Settings
 from pair.sync.pages import WebPages
@@ -19,7 +19,7 @@ from support.command import file_states
 
 class SyncedProject:
     def __init__(self, folder: Path, **engine: Any) -> None:
-        """`engine`: settings besides those that every test has."""
+        """`engine`: settings in addition to those of every test."""
         self.folder = folder
         self.sources = folder / "knowledge"
         self.store = folder / "store"
@@ -47,8 +47,8 @@ class SyncedProject:
         """Sync without bringing the KB in line."""
         paths = SyncService(self.settings).places
         clock = SystemClock()
-        pages = WebPages(self.settings.kb, paths.links_file, clock)
-        parts = SyncDependencies(ExtractiveSummariser, pages, document_loader(), clock, SilentSyncObserver())
+        pages = WebPages(self.settings.kb, paths.links_files, clock, open_reader())
+        parts = SyncDependencies(ExtractiveSummariser, pages, open_reader(), clock, SilentSyncObserver())
         SyncRun(self.settings.kb, paths, parts).run()
 
     def open(self, **more: Any) -> KnowledgeBase:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def threads_running(*targets: Callable[[], object]) -> Iterator[None]:
-    """Run each target in a thread of its own during the block, and wait for all of them at its end."""
+    """Run each target in a separate thread during the block, and wait for all of them at its end."""
     threads = [threading.Thread(target=target) for target in targets]
     for thread in threads:
         thread.start()
@@ -19,6 +19,6 @@ def threads_running(*targets: Callable[[], object]) -> Iterator[None]:
 
 
 def run_together(*targets: Callable[[], object]) -> None:
-    """Run the targets at the same time, each in a thread of its own, until all have ended."""
+    """Run the targets at the same time, each in a separate thread, until all have ended."""
     with threads_running(*targets):
         pass

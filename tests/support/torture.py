@@ -2,7 +2,7 @@
 
     cd tests && python -m support.torture 120
 
-Every client has documents of its own, so it knows what must be there: the last revision that was acknowledged, or one
+Every client has its own documents, so it knows what must be there: the last revision that was acknowledged, or one
 that it tried to write after that and got no answer for. Anything else is a loss or a wrong answer.
 """
 
@@ -31,7 +31,7 @@ from support.served import Served
 
 SERVERS, CLIENTS = 3, 16
 EXPECTED_STATUSES = frozenset({409, 429, 503})
-"""Of what may go wrong on a bad day; all are told with Retry-After."""
+"""Statuses of expected faults; all come with Retry-After."""
 DELETED = 0
 """As a revision: revisions count from 1, deletions take none of their own."""
 _SETTLING_SECONDS = (0.2, 0.5, 1, 2, 4, 8)
@@ -61,7 +61,7 @@ class Book:
     tried: list[int] = field(default_factory=list)
     """After that, without an answer."""
     lingering: set[int] = field(default_factory=set)
-    """Of requests that nobody waited for any longer: they may still be done, whatever came after them."""
+    """Requests that timed out at the client: the server may still execute them after later ones."""
 
     @property
     def possible(self) -> set[int]:
@@ -92,7 +92,7 @@ class Counts:
 
 
 class Client:
-    """One after another: writes, replaces, deletes, reads and searches of its own documents."""
+    """Write, replace, delete, read and search own documents, one after another."""
 
     def __init__(self, number: int, addresses: list[str], counts: Counts) -> None:
         self._number = number
@@ -109,7 +109,7 @@ class Client:
             act(name, self._dice.choice(self._addresses))
 
     def settle(self, address: str) -> None:
-        """When all is quiet: each document is asked for until there is an answer, and one more is written."""
+        """Read each document until there is an answer, and write one more, after the last fault."""
         name = f"client-{self._number}-0"
         if not any(self._write(name, address) or is_over(wait) for wait in _SETTLING_SECONDS):
             self._counts.fail(f"{name} cannot be written at the end")
@@ -121,7 +121,7 @@ class Client:
         self._http.close()
 
     def _write(self, name: str, address: str) -> bool:
-        """Whether it was acknowledged."""
+        """Write, and return whether the write was acknowledged."""
         book = self.books.setdefault(name, Book())
         revision = max(book.possible) + 1
         body = {"documents": [{"id": name, "text": text_of(name, revision)}]}
@@ -145,7 +145,7 @@ class Client:
             book.tried.pop()  # nothing of it was written
 
     def read(self, name: str, address: str) -> bool:
-        """Whether there was an answer."""
+        """Read, and return whether there was an answer."""
         book = self.books.get(name)
         if book is None:
             return True
@@ -177,7 +177,7 @@ class Client:
     def _answered(
         self, request: Callable[[], httpx2.Response], on_timeout: Callable[[], None] = lambda: None
     ) -> httpx2.Response | None:
-        """None for a connection that broke, as it does when a server is killed, and for an answer that never came."""
+        """Return the answer; None when the connection broke, as after a kill, or timed out."""
         try:
             answer = request()
         except httpx2.TimeoutException:
@@ -197,7 +197,7 @@ class Client:
 
 
 def is_over(seconds: float) -> bool:
-    """After a pause; never."""
+    """Wait, and return False: nothing sets this event."""
     return threading.Event().wait(seconds)
 
 
@@ -257,7 +257,7 @@ class Place:
 
 
 def torture(seconds: float, folder: Path) -> Counts:
-    """What was done and refused; `faults` must be empty."""
+    """Return the counts of requests done and refused; `faults` must be empty."""
     plan, counts, over = Plan.lasting(seconds), Counts(), threading.Event()
     with contextlib.ExitStack() as stack:
         s3 = stack.enter_context(running_s3(folder))
@@ -288,7 +288,7 @@ def torture(seconds: float, folder: Path) -> Counts:
 def _strikes(
     plan: Plan, place: Place, redis: contextlib.ExitStack, folder: Path, port: int
 ) -> Iterator[tuple[float, Callable[[], str]]]:
-    """When, and what, which says what it was."""
+    """Yield the time of each strike and the strike, which returns its name."""
     began_at = time.monotonic()
 
     def kill(number: int) -> str:

@@ -61,7 +61,7 @@ def test_drawing_in_the_module_shows_the_same_tree():
     }
 
 
-def test_an_error_of_another_process_arrives_as_it_was():
+def test_an_error_of_another_process_is_raised_unchanged():
     error = errors.stored_data_damaged("a key", "it is half there")
     arrived = pickle.loads(pickle.dumps(error))
     assert type(arrived) is errors.DataError
@@ -268,9 +268,9 @@ def test_long_list_of_damage_is_cut():
 
 
 def test_failure_without_a_path_names_none():
-    assert errors.storage_failed("", "no space").message == "Cannot use the file system: no space"
-    assert errors.storage_failed("kb", "no space").message == "Cannot write kb: no space"
-    assert errors.storage_failed("kb", "denied", is_reading=True).message == "Cannot read kb: denied"
+    assert errors.storage_failed("", "no space").message == "Cannot use the file system: no space."
+    assert errors.storage_failed("kb", "no space").message == "Cannot write kb: no space."
+    assert errors.storage_failed("kb", "denied", is_reading=True).message == "Cannot read kb: denied."
 
 
 # ── JSON ───────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Folders that pair works in: a link is refused, and what it leads to stays as it is."""
+"""Folders that pair works in: a link is refused, and its target is not changed."""
 
 import contextlib
 import errno
@@ -45,7 +45,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def work_in(folder: Path) -> list[Callable[[], object]]:
-    """What pair does in a folder, with the names of the canary."""
+    """Do what pair does in a folder, with the names of the canary."""
 
     def write(path: Path) -> None:
         os.close(files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))

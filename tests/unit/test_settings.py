@@ -16,7 +16,7 @@ from support.trust import trust_folder
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to be in: settings are looked for in the current one."""
+    """Enter an empty folder, because settings are read from the current one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(home_of(tmp_path)))
     return tmp_path
@@ -110,8 +110,11 @@ def test_named_file_must_exist(given: str):
     write_config("config.yaml", cache_dir="here")
     with pytest.raises(UsageError) as refusal:
         Settings.load(given, {})
-    assert (refusal.value.code, refusal.value.message) == ("E401", f"--config: no such file: {given}")
-    assert refusal_of(PAIR_CONFIG=given).message == f"PAIR_CONFIG: no such file: {given}"
+    assert (refusal.value.code, refusal.value.message) == (
+        "E401",
+        f"Cannot use --config: no such file: {given}".rstrip(".") + ".",
+    )
+    assert refusal_of(PAIR_CONFIG=given).message == f"Cannot use PAIR_CONFIG: no such file: {given}".rstrip(".") + "."
 
 
 # ── which wins ─────────────────────────────────────────────────────────────────────────────────────
@@ -140,7 +143,7 @@ def test_override_wins_over_everything():
 
 
 @pytest.mark.rule("source-21")
-def test_address_in_a_variable_is_taken_as_it_is():
+def test_an_address_in_a_variable_is_used_unchanged():
     assert load(PAIR_KB_DEFAULT_URL="https://h/a: b*.zip").sources.default_url == "https://h/a: b*.zip"
 
 
@@ -174,35 +177,35 @@ def test_variables_of_others_are_not_looked_at():
     [
         pytest.param(
             "kb:\n  sources_dir: x\nsourcs:\n  retries: 1\n",
-            "config.yaml:3: unknown section: sourcs",
-            "Did you mean sources ?",
+            "Cannot use config.yaml:3: unknown section 'sourcs'.",
+            "Did you mean sources?",
             id="section",
         ),
         pytest.param(
             "# first\n\nsources:\n  retries: 1\n  cachedir: x\n",
-            "config.yaml:5: unknown key of sources: cachedir",
-            "Did you mean cache_dir ?",
+            "Cannot use config.yaml:5: unknown key of sources 'cachedir'.",
+            "Did you mean cache_dir?",
             id="key",
         ),
         pytest.param(
             "sources: {retries: 1, retrys: 2}\n",
-            "config.yaml:1: unknown key of sources: retrys",
-            "Did you mean retries ?",
+            "Cannot use config.yaml:1: unknown key of sources 'retrys'.",
+            "Did you mean retries?",
             id="key-on-one-line",
         ),
         pytest.param(
             "kb:\n  cache_dir: x\n",
-            "config.yaml:2: unknown key of kb: cache_dir",
+            "Cannot use config.yaml:2: unknown key of kb 'cache_dir'.",
             None,
             id="key-of-another-section",
         ),
-        pytest.param("1: 2\n", "config.yaml:1: unknown section: 1", None, id="number"),
+        pytest.param("1: 2\n", "Cannot use config.yaml:1: unknown section '1'.", None, id="number"),
     ],
 )
-def test_unknown_name_in_the_file_is_told_with_line_and_nearest_name(text: str, message: str, hint: str | None):
+def test_unknown_name_in_the_file_is_reported_with_line_and_nearest_name(text: str, message: str, hint: str | None):
     refusal = refusal_of(text)
     assert refusal.message == message
-    assert refusal.hints[-1].startswith("Valid: ")
+    assert refusal.hints[-1].startswith("Use one of: ")
     if hint is not None:
         assert refusal.hints[0] == hint
 
@@ -211,38 +214,42 @@ def test_unknown_name_in_the_file_is_told_with_line_and_nearest_name(text: str, 
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("PAIR__SOURCE__RETRIES", "unknown section: source", "Did you mean sources ?"),
-        ("PAIR__SOURCES__RETRY", "unknown key of sources: retry", "Did you mean retries ?"),
-        ("PAIR__KB__SOURCE_DIR", "unknown key of kb: source_dir", "Did you mean sources_dir ?"),
-        ("PAIR__SOURCES", "unknown key of sources: ", None),
-        ("PAIR__", "unknown section: ", None),
-        ("PAIR__SOURCES__RETRIES__X", "unknown key of sources: retries__x", "Did you mean retries ?"),
+        ("PAIR__SOURCE__RETRIES", "unknown section 'source'", "Did you mean sources?"),
+        ("PAIR__SOURCES__RETRY", "unknown key of sources 'retry'", "Did you mean retries?"),
+        ("PAIR__KB__SOURCE_DIR", "unknown key of kb 'source_dir'", "Did you mean sources_dir?"),
+        ("PAIR__SOURCES", "unknown key of sources ''", None),
+        ("PAIR__", "unknown section ''", None),
+        ("PAIR__SOURCES__RETRIES__X", "unknown key of sources 'retries__x'", "Did you mean retries?"),
     ],
 )
-def test_unknown_override_is_told_with_the_nearest_name(name: str, message: str, hint: str | None):
+def test_unknown_override_is_reported_with_the_nearest_name(name: str, message: str, hint: str | None):
     refusal = refusal_of(**{name: "1"})
-    assert refusal.message == f"{name}: {message}"
+    assert refusal.message == f"Cannot use {name}: {message}."
     assert hint is None or refusal.hints[0] == hint
 
 
 @pytest.mark.rule("source-29")
 def test_name_like_no_other_gets_the_list_of_valid_ones():
-    assert refusal_of("zzz:\n  a: 1\n").hints == (f"Valid: {', '.join(SECTIONS)}",)
+    assert refusal_of("zzz:\n  a: 1\n").hints == (f"Use one of: {', '.join(SECTIONS)}",)
 
 
 @pytest.mark.rule("source-29")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("sources:\n  retries: 1\n  retries: 2\n", "config.yaml:3: given twice: retries", id="key"),
-        pytest.param("kb: {}\nsources: {}\nkb: {}\n", "config.yaml:3: given twice: kb", id="section"),
-        pytest.param("- sources\n", "config.yaml:1: expected keys with values", id="list-at-the-top"),
-        pytest.param("just text\n", "config.yaml:1: expected keys with values", id="text-at-the-top"),
-        pytest.param("\nsources: 5\n", "config.yaml:2: expected keys with values", id="number-as-section"),
-        pytest.param("sources:\n  - retries\n", "config.yaml:2: expected keys with values", id="list-as-section"),
+        pytest.param(
+            "sources:\n  retries: 1\n  retries: 2\n", "Cannot use config.yaml:3: retries is set twice.", id="key"
+        ),
+        pytest.param("kb: {}\nsources: {}\nkb: {}\n", "Cannot use config.yaml:3: kb is set twice.", id="section"),
+        pytest.param("- sources\n", "Cannot use config.yaml:1: expected keys with values.", id="list-at-the-top"),
+        pytest.param("just text\n", "Cannot use config.yaml:1: expected keys with values.", id="text-at-the-top"),
+        pytest.param("\nsources: 5\n", "Cannot use config.yaml:2: expected keys with values.", id="number-as-section"),
+        pytest.param(
+            "sources:\n  - retries\n", "Cannot use config.yaml:2: expected keys with values.", id="list-as-section"
+        ),
     ],
 )
-def test_wrong_shape_is_told_with_its_line(text: str, message: str):
+def test_wrong_shape_is_reported_with_its_line(text: str, message: str):
     assert refusal_of(text).message == message
 
 
@@ -259,32 +266,34 @@ WRONG_VALUES = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG_VALUES.items() for value in values])
-def test_value_of_a_wrong_kind_or_size_is_told_with_its_line(key: str, value: str):
+def test_value_of_a_wrong_kind_or_size_is_reported_with_its_line(key: str, value: str):
     refusal = refusal_of(f"# first line\nsources:\n  {key}: {value}\n")
-    assert refusal.message.startswith(f"config.yaml:3: sources.{key}: ")
+    assert refusal.message.startswith(f"Cannot use config.yaml:3: sources.{key}: ")
 
 
-def test_wrong_value_of_an_override_is_told_with_its_name():
-    assert refusal_of(PAIR__SOURCES__RETRIES="-1").message.startswith("PAIR__SOURCES__RETRIES: sources.retries: ")
+def test_wrong_value_of_an_override_is_reported_with_its_name():
+    assert refusal_of(PAIR__SOURCES__RETRIES="-1").message.startswith(
+        "Cannot use PAIR__SOURCES__RETRIES: sources.retries: "
+    )
 
 
-def test_wrong_value_is_told_from_where_it_won():
+def test_wrong_value_is_reported_with_the_place_that_set_it():
     refusal = refusal_of("sources:\n  retries: 3\n", PAIR__SOURCES__RETRIES="few")
-    assert refusal.message.startswith("PAIR__SOURCES__RETRIES: ")
+    assert refusal.message.startswith("Cannot use PAIR__SOURCES__RETRIES: ")
 
 
 @pytest.mark.rule("source-29")
 @pytest.mark.parametrize(
     "value", ["[", "*x", "a: b: c", "@1", "%", "!secret x", "2026-99-99"], ids=lambda value: f"value {value}"
 )
-def test_override_that_is_not_yaml_is_told_with_its_name(value: str):
-    assert refusal_of(PAIR__SOURCES__RETRIES=value).message.startswith("PAIR__SOURCES__RETRIES: ")
+def test_override_that_is_not_yaml_is_reported_with_its_name(value: str):
+    assert refusal_of(PAIR__SOURCES__RETRIES=value).message.startswith("Cannot use PAIR__SOURCES__RETRIES: ")
 
 
 @pytest.mark.rule("source-29")
 @pytest.mark.parametrize("value", ["!secret x", "!!python/object:os.system x", "2026-99-99"])
-def test_value_in_the_file_that_yaml_cannot_make_is_told_with_its_line(value: str):
-    assert refusal_of(f"sources:\n  retries: {value}\n").message.startswith("config.yaml:2: ")
+def test_value_in_the_file_that_yaml_cannot_make_is_reported_with_its_line(value: str):
+    assert refusal_of(f"sources:\n  retries: {value}\n").message.startswith("Cannot use config.yaml:2: ")
 
 
 @pytest.mark.parametrize(
@@ -298,14 +307,14 @@ def test_value_in_the_file_that_yaml_cannot_make_is_told_with_its_line(value: st
         pytest.param("kb: {}\n---\nsources: {}\n", 2, id="two-documents"),
     ],
 )
-def test_invalid_yaml_is_told_with_its_line(text: str, line: int):
-    assert refusal_of(text).message.startswith(f"config.yaml:{line}: not valid YAML: ")
+def test_invalid_yaml_is_reported_with_its_line(text: str, line: int):
+    assert refusal_of(text).message.startswith(f"Cannot use config.yaml:{line}: it is not valid YAML: ")
 
 
 @pytest.mark.parametrize("content", [pytest.param(b"\xff\xfe\x00", id="not-utf-8"), pytest.param(b"a: \x00", id="nul")])
-def test_file_that_is_not_text_is_told(content: bytes):
+def test_file_that_is_not_text_is_reported(content: bytes):
     Path("config.yaml").write_bytes(content)
-    assert refusal_of().message == "config.yaml: not a readable YAML file"
+    assert refusal_of().message == "Cannot use config.yaml: it is not a readable YAML file."
 
 
 # ── ${VARIABLES} ───────────────────────────────────────────────────────────────────────────────────
@@ -340,9 +349,9 @@ def test_value_of_a_variable_is_not_read_as_yaml():
     assert load("sources:\n  cache_dir: ${ODD}\n", ODD="[a: *b").sources.cache_dir == "[a: *b"
 
 
-def test_missing_variable_is_told_with_its_line():
+def test_missing_variable_is_reported_with_its_line():
     refusal = refusal_of("sources:\n  retries: 1\n  cache_dir: ${ONE}/${TWO}/$${THREE}\n")
-    assert refusal.message == "config.yaml:3: not set in the environment: ONE, TWO"
+    assert refusal.message == "Cannot use config.yaml:3: environment variable not set: ONE, TWO."
 
 
 # ── the other variables ────────────────────────────────────────────────────────────────────────────
@@ -373,8 +382,11 @@ def test_source_date_is_read_in_utc():
 
 
 @pytest.mark.parametrize("value", ["yesterday", "1.5", "1e9", "9" * 30, "9" * 5000, "-" + "9" * 30, " "])
-def test_source_date_that_is_not_a_number_of_seconds_is_told(value: str):
-    assert refusal_of(SOURCE_DATE_EPOCH=value).message == f"SOURCE_DATE_EPOCH: not a number of seconds: {value}"
+def test_source_date_that_is_not_a_number_of_seconds_is_reported(value: str):
+    assert (
+        refusal_of(SOURCE_DATE_EPOCH=value).message
+        == f"Cannot use SOURCE_DATE_EPOCH: {value!r} is not a number of seconds."
+    )
 
 
 def test_token_is_read_but_never_shown():

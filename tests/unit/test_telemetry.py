@@ -24,8 +24,8 @@ from pair.librarians import Context, ErrorCode, Registry, Response, TraceContext
 
 seen = []
 
-async def desk(query, context): return Response.delegating("shelf")
-async def shelf(query, context):
+async def front(query, context): return Response.delegating("manual")
+async def manual(query, context):
     seen.append(context.trace)
     await asyncio.to_thread(context.ai.reply, "secret", "secret question")
     return Response.failing(ErrorCode.NOT_FOUND, "secret question")
@@ -35,24 +35,24 @@ class Model:
     def reply(self, instructions, text): return "secret answer"
 
 given = Context(ai=Model(), trace=TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"))
-asyncio.run(ask(Registry({"desk": desk, "shelf": shelf}), "desk", "secret question", given))
+asyncio.run(ask(Registry({"front": front, "manual": manual}), "front", "secret question", given))
 chat, inner, outer = exporter.get_finished_spans()
 assert (chat.name, chat.attributes["gen_ai.request.model"]) == ("chat tiny", "tiny")
 assert chat.parent.span_id == inner.context.span_id
-assert [inner.name, outer.name] == ["invoke_agent shelf", "invoke_agent desk"]
+assert [inner.name, outer.name] == ["invoke_agent manual", "invoke_agent front"]
 assert inner.parent.span_id == outer.context.span_id
 assert f"{outer.parent.span_id:016x}" == "b7ad6b7169203331"
 assert f"{inner.context.trace_id:032x}" == seen[0].trace_id == "0af7651916cd43dd8448eb211c80319c"
 assert f"{inner.context.span_id:016x}" == seen[0].span_id
 assert inner.attributes["error.type"] == "NOT_FOUND"
 assert inner.attributes["gen_ai.operation.name"] == "invoke_agent"
-assert inner.attributes["gen_ai.agent.id"] == "shelf"
+assert inner.attributes["gen_ai.agent.id"] == "manual"
 assert "secret" not in chat.to_json() + inner.to_json() + outer.to_json()
 """
 
 
 @pytest.mark.rule("librarian-33")
-def test_spans_are_told_to_opentelemetry_when_it_is_set_up() -> None:
+def test_spans_are_sent_to_opentelemetry_when_it_is_set_up() -> None:
     subprocess.run([sys.executable, "-c", EXPORTING + DELEGATING], check=True)
 
 

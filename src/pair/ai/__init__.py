@@ -1,1 +1,1 @@
-"""How a source is described: by rules alone, or by a language model behind an OpenAI-compatible server."""
+"""Embedders, summarisers, language models and entity extractors."""

@@ -1,4 +1,4 @@
-"""What embedders share: the cache of query vectors, the cache of words, and the files of bundled models."""
+"""Shared parts of embedders: the cache of query vectors, the cache of words, and the files of bundled models."""
 
 import functools
 import hashlib
@@ -23,7 +23,7 @@ _Known = TypeVar("_Known")
 
 @dataclass(eq=False)
 class LruCache(Generic[_Known]):
-    """Values of recent words: the young half replaces the old one when it is full. Thread-safe."""
+    """Values of recent words in two halves; a full young half replaces the old one. Thread-safe."""
 
     most_words: int
     _young: dict[str, _Known] = field(default_factory=dict)
@@ -56,10 +56,9 @@ class LruCache(Generic[_Known]):
 
 
 def rate_tokens(text: str, tokens: int) -> float:
-    """Return from 0 to 1 how well a tokenizer knows a text that it cuts into so many tokens.
+    """Return from 0 to 1 how well a tokenizer knows the language of a text, given the number of its tokens.
 
-    In a language that a model was made with, a token stands for two characters and more; one that has to be spelled
-    out, character by character or byte by byte, says next to nothing to it.
+    In a language of its training data a token has two characters or more; other texts are spelled out by character.
     """
     characters = sum(map(str.isalnum, text))
     return min(max(characters / tokens - 1.0, 0.0), 1.0) if tokens else 0.0
@@ -67,7 +66,7 @@ def rate_tokens(text: str, tokens: int) -> float:
 
 @dataclass(eq=False)
 class CachingEmbedder:
-    """Embeds in batches and checks every reply. May be used from several threads. Raises ModelError, E302."""
+    """An embedder with batches, a cache of queries, and checks of every reply. Thread-safe. Raises ModelError, E302."""
 
     embedder: Embedder
     batch_size: int = DEFAULT_BATCH_SIZE
@@ -75,7 +74,7 @@ class CachingEmbedder:
 
     @functools.cached_property
     def _embed_query(self) -> "functools._lru_cache_wrapper[Vectors]":
-        # It holds no lock while it computes: a model may take seconds. Two callers may ask it the same at once.
+        # It holds no lock while a model computes, which may take seconds. Two callers may compute the same query.
         return functools.lru_cache(self.cache_size)(functools.partial(_embed_query, self.embedder))
 
     @property
@@ -87,7 +86,7 @@ class CachingEmbedder:
         return self.embedder.dimension
 
     def weight_of(self, query: str) -> float:
-        """Return how much the vector of this query counts in hybrid search."""
+        """Return the weight of the vector of this query in hybrid search."""
         return self.embedder.hybrid_weight * self.embedder.fit(query)
 
     def embed_all(self, texts: Sequence[str]) -> Vectors:
@@ -99,11 +98,11 @@ class CachingEmbedder:
         return vectors
 
     def embed_query(self, text: str) -> Vectors:
-        """Return one row, which is read-only: it is shared by all that ask the same."""
+        """Return one row, which is read-only because callers share it."""
         return self._embed_query(text)
 
     def compare(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return how near in meaning each text is to a question; 1 is the same."""
+        """Return the similarity of each text to a question; 1 for equal vectors."""
         if not texts:
             return []
         return [float(value) for value in self.embed_all(texts) @ self.embed_query(query)]
@@ -123,36 +122,31 @@ def _check(embedder: Embedder, reply: Vectors, count: int) -> Vectors:
         raise errors.model_reply_unusable(embedder.name, "the vectors are not a table of numbers") from error
     expected = (count, embedder.dimension)
     if vectors.shape != expected:
-        raise errors.model_reply_unusable(
-            embedder.name, f"the vectors have the shape {vectors.shape}, {expected} was expected"
-        )
+        reason = f"the vectors have the shape {vectors.shape}, {expected} was expected"
+        raise errors.model_reply_unusable(embedder.name, reason)
     if not np.isfinite(vectors).all():
         raise errors.model_reply_unusable(embedder.name, "a vector has a number that is not finite")
     return vectors
 
 
-# ── bundled models ─────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class BundledFile:
     package: str
-    """The importable name of the package that has the file. It is never imported."""
+    """The import name of the package with the file. It is never imported."""
     path: str
-    """Below the folder of the package."""
+    """The path below the folder of the package."""
     sha256: str
     requirement: str
-    """What pip is told, to have the file."""
+    """The requirement of pip that installs the file."""
 
 
 def open_mapped(file: BundledFile) -> mmap.mmap:
-    """Return the read-only content. Raises E305 when the file is missing or is not the expected one."""
+    """Return the read-only content. Raises E305 if the file is missing or has another SHA-256."""
     specification = importlib.util.find_spec(file.package)
     folders = specification.submodule_search_locations if specification else None
     if not folders:
-        raise errors.model_file_unusable(
-            f"{file.package}/{file.path}", "the package that has it is not installed", file.requirement
-        )
+        reason = "its package is not installed"
+        raise errors.model_file_unusable(f"{file.package}/{file.path}", reason, file.requirement)
     path = Path(next(iter(folders)), file.path)
     try:
         with path.open("rb") as opened:

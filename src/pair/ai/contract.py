@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-if TYPE_CHECKING:  # whoever only summarises does not wait for numpy
+if TYPE_CHECKING:  # summaries do not load numpy
     import numpy as np
     import numpy.typing as npt
 
@@ -12,11 +12,11 @@ Vectors: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class Summariser(Protocol):
-    """Used from several threads at once."""
+    """Describes sources. Thread-safe."""
 
     @property
     def model_calls(self) -> int:
-        """How often a model was asked so far, retries included."""
+        """The number of requests to a model so far, with retries."""
         ...
 
     def summarise(self, source_id: str, text: str) -> str:
@@ -25,7 +25,7 @@ class Summariser(Protocol):
 
 
 class Embedder(Protocol):
-    """Used from several threads at once. The same text gives the same vector, whatever else is in the batch."""
+    """Makes vectors of texts. Thread-safe. The vector of a text does not depend on the other texts of a batch."""
 
     @property
     def name(self) -> str:
@@ -34,43 +34,43 @@ class Embedder(Protocol):
 
     @property
     def dimension(self) -> int:
-        """Raises ModelError where only the model knows, and cannot be asked."""
+        """The length of a vector. Raises ModelError if only the model knows it and cannot be reached."""
         ...
 
     @property
     def hybrid_weight(self) -> float:
-        """From 0 to 1: how much its scores count in hybrid search; those of the keywords have the rest."""
+        """The weight of its scores in hybrid search, from 0 to 1; keyword scores have the rest."""
         ...
 
     def fit(self, query: str) -> float:
-        """Return from 0 to 1 how well it knows the language of a query; the weight is multiplied by it."""
+        """Return from 0 to 1 how well it knows the language of a query; the weight is multiplied by this."""
         ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one row of length 1 for each text; zeros for a text that says nothing. Raises ModelError."""
+        """Return one row of length 1 for each text; zeros for a text without content. Raises ModelError."""
         ...
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """Do the same for queries: some models embed them in another way."""
+        """Do the same for queries, which some models embed differently."""
         ...
 
 
 class Reranker(Protocol):
-    """Reads a query and a text together: slower than vectors, and often better. Used from several threads at once."""
+    """Scores a query and a text together: slower than vectors, and often better. Thread-safe."""
 
     def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """Return one for each text; the higher, the better it answers. Raises ModelError."""
+        """Return a score for each text; higher is better. Raises ModelError."""
         ...
 
 
 class LanguageModel(Protocol):
-    """Used from several threads at once."""
+    """Replies to prompts. Thread-safe."""
 
     @property
     def name(self) -> str: ...
 
     def reply(self, instructions: str, text: str) -> str:
-        """Return what the model says. Raises E301 when no model can be asked, E302 for what it refuses."""
+        """Return the reply of the model. Raises E301 if the model is unreachable, E302 if it refuses the text."""
         ...
 
 
@@ -79,7 +79,7 @@ class StreamingModel(Protocol):
     """A language model whose reply can be read while it is written."""
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
-        """Yield the reply, piece by piece. Raises as `reply` does."""
+        """Yield the reply, piece by piece. Raises the errors of `reply`."""
         ...
 
 
@@ -94,20 +94,20 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What a text says about entities, named as the text names them."""
+    """The entities and relations of a text, with the names that the text uses."""
 
     entities: tuple[str, ...] = ()
     relations: tuple[Relation, ...] = ()
 
 
 class EntityExtractor(Protocol):
-    """Used from several threads at once."""
+    """Finds the entities of a text. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """Changes when the same text would give another answer."""
+        """The name of the extractor. It changes if the same text would give another result."""
         ...
 
     def extract(self, text: str) -> Extraction:
-        """Raises E301 when there is no model to ask, E302 when its reply is of no use."""
+        """Return the entities and relations. Raises E301 if the model is unreachable, E302 for an unusable reply."""
         ...

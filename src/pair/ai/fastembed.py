@@ -1,4 +1,4 @@
-"""Embedders and cross-encoders of fastembed, which downloads a model with its first use."""
+"""Embedders and cross-encoders of fastembed, which downloads a model on first use."""
 
 import functools
 import threading
@@ -17,15 +17,15 @@ from pair.text.characters import clip, join_lines, replace_surrogates
 DEFAULT_MODEL = "BAAI/bge-small-en-v1.5"
 _MOST_SUGGESTIONS = 8
 _MAX_REASON_CHARACTERS = 300
-_TRY_AGAIN = "The first use of a model fetches it: try again with a network"
+_TRY_AGAIN = "The first use of a model downloads it: try again with a network"
 _LOAD_FAULTS = (ValueError, OSError, RuntimeError)
 
 _Model = TypeVar("_Model")
 
 
 def _load_model(name: str, load: Callable[[], _Model], hint: str) -> _Model:
-    """Raises E301 when the model cannot be loaded."""
-    # It reports every attempt on the terminal; what matters of that is in our error.
+    """Load a model. Raises E301."""
+    # fastembed logs every attempt to the terminal; our error has the reason.
     loguru.logger.disable("fastembed")
     try:
         return load()
@@ -35,9 +35,9 @@ def _load_model(name: str, load: Callable[[], _Model], hint: str) -> _Model:
 
 
 class FastembedEmbedder:
-    """Raises E401 for a model that fastembed does not know, E301 when one cannot be downloaded.
+    """An embedder of fastembed. Raises E401 for an unknown model, E301 if a model cannot be downloaded.
 
-    `is_offline`: only what was downloaded before is used.
+    `is_offline`: use only models that were downloaded before.
     """
 
     hybrid_weight = 0.4
@@ -51,7 +51,14 @@ class FastembedEmbedder:
         try:
             self.dimension = fastembed.TextEmbedding.get_embedding_size(self._model_name)
         except ValueError as fault:
-            raise _unknown_model(self._model_name) from fault
+            known = [str(entry["model"]) for entry in fastembed.TextEmbedding.list_supported_models()]
+            word = self._model_name.rpartition("/")[2].partition("-")[0].lower()
+            similar = [name for name in known if word in name.lower()] or known
+            raise errors.settings_invalid(
+                "engine.embedding_model",
+                f"fastembed knows no model {self._model_name!r}",
+                hints=[f"For example: {', '.join(similar[:_MOST_SUGGESTIONS])}"],
+            ) from fault
         self.name = f"fastembed-{self._model_name}-{self.dimension}"
 
     def fit(self, query: str) -> float:
@@ -71,7 +78,7 @@ class FastembedEmbedder:
         vectors: Vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for number, text in enumerate(texts):
             if text.strip():
-                # One at a time: what stands beside it in a batch would change the last digits, or more.
+                # One at a time: the other texts of a batch would change the vector.
                 (row,) = ask(self._get_model(), [replace_surrogates(text)])
                 wide = np.asarray(row, dtype=np.float64)
                 vectors[number] = wide / (np.sqrt(np.add.reduce(np.square(wide))) or 1.0)
@@ -85,27 +92,16 @@ class FastembedEmbedder:
             return self._model
 
     def _load(self) -> fastembed.TextEmbedding:
-        try:  # a model that is there must not need a network
+        try:  # a downloaded model must not need a network
             return fastembed.TextEmbedding(self._model_name, threads=self._threads, local_files_only=True)
         except _LOAD_FAULTS:
             if self._is_offline:
-                raise RuntimeError("It was never fetched, and fetching is switched off") from None
+                raise RuntimeError("It was never downloaded, and downloads are disabled") from None
         return fastembed.TextEmbedding(self._model_name, threads=self._threads)
 
 
-def _unknown_model(name: str) -> errors.UsageError:
-    known = [str(model["model"]) for model in fastembed.TextEmbedding.list_supported_models()]
-    word = name.rpartition("/")[2].partition("-")[0].lower()
-    similar = [model for model in known if word in model.lower()] or known
-    return errors.settings_invalid(
-        "engine.embedding_model",
-        f"fastembed knows no model {name!r}",
-        hints=[f"For example: {', '.join(similar[:_MOST_SUGGESTIONS])}"],
-    )
-
-
 class FastembedReranker:
-    """Raises E401 for a model that fastembed does not know, E301 when one cannot be downloaded."""
+    """A cross-encoder of fastembed. Raises E401 for an unknown model, E301 if a model cannot be downloaded."""
 
     def __init__(self, model: str) -> None:
         known = [str(entry["model"]) for entry in TextCrossEncoder.list_supported_models()]

@@ -1,7 +1,7 @@
-"""Ask a language model for the entities and relations of a text, as JSON.
+"""Entities and relations of a text, from a language model that replies with JSON.
 
 Invariants
-    What a reply leaves out or gets wrong costs no more than that piece of it: a reply that holds JSON is of use.
+    A wrong or missing piece of a reply does not affect the others: any reply with a JSON object is usable.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]|[^\s\[\]{},":]+(?=[\s,\]}
 
 
 class ModelExtractor:
-    """May be used from several threads at once."""
+    """An entity extractor that asks a language model. Thread-safe."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -50,10 +50,7 @@ class ModelExtractor:
 
 
 def parse_extraction(reply: str) -> Extraction | None:
-    """Return what can be used of a reply: without reasoning, words or fences around it, and up to where it was cut off.
-
-    None when it holds no JSON object.
-    """
+    """Return the usable part of a reply, which may be cut off or have text around it; None without a JSON object."""
     value = _parse_object(strip_reasoning(reply))
     if value is None:
         return None
@@ -75,7 +72,7 @@ def _parse_object(text: str) -> dict[str, Any] | None:
 
 
 def _close_object(text: str) -> str:
-    """Cut a broken JSON object behind the last whole value of a list, and close its brackets."""
+    """Cut a broken JSON object after the last complete value of a list, and close its brackets."""
     waiting: list[str] = []
     end, missing = 0, ""
     for token in _JSON_TOKEN.finditer(text[:_MOST_REPLY_CHARACTERS]):
@@ -94,7 +91,7 @@ def _get_list(value: dict[str, Any], key: str) -> list[Any]:
 
 
 def _parse_relation(value: Any) -> Relation | None:
-    """Return None without both ends."""
+    """Return a relation; None if an end is missing."""
     if not isinstance(value, dict):
         return None
     source, target, weight = _text(value.get("src")), _text(value.get("dst")), value.get("weight")

@@ -1,8 +1,8 @@
-"""The best embedder without a network: all-MiniLM-L6-v2 on onnxruntime, from files inside two packages.
+"""The best embedder without a network: all-MiniLM-L6-v2 on onnxruntime, with files of two packages.
 
 Invariants
-    No code of the packages is imported, and nothing is ever downloaded.
-    The model sees one text at a time, so that a vector does not depend on its company; texts run side by side.
+    No code of the packages is imported, and nothing is downloaded.
+    The model gets one text at a time, so that a vector does not depend on other texts; texts run in parallel.
 """
 
 import threading
@@ -20,9 +20,9 @@ from pair.ai.contract import Vectors
 from pair.text.characters import replace_surrogates
 
 DIMENSION = 384
-# As long as the texts that the model was made with.
+# The length of the texts that the model was trained with.
 _MOST_TOKENS = 256
-# Far more characters than the longest text of so many tokens: the rest need not be read.
+# Far more characters than 256 tokens have.
 _MOST_CHARACTERS = 20_000
 _FATAL_ONLY = 4
 _MODEL = BundledFile(
@@ -40,7 +40,7 @@ _TOKENS = BundledFile(
 
 
 class MiniLmEmbedder:
-    """Loaded with the first text. Raises E305 when the files of the model are not there, or are others."""
+    """The embedder, loaded with the first text. Raises E305 if a file of the model is missing or differs."""
 
     name = f"minilm-all-MiniLM-L6-v2-int8-{DIMENSION}-{_MODEL.sha256[:8]}"
     dimension = DIMENSION
@@ -58,7 +58,7 @@ class MiniLmEmbedder:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors: Vectors = np.zeros((len(texts), DIMENSION), dtype=np.float32)
-        # The longest begin: the last to end are then short, and no thread waits for another.
+        # Longest texts first: the last ones are short, and threads end at about the same time.
         order = sorted((number for number, text in enumerate(texts) if text.strip()), key=lambda at: -len(texts[at]))
         if not order:
             return vectors
@@ -87,11 +87,11 @@ class _MiniLmModel:
     session: onnxruntime.InferenceSession
 
     def count(self, text: str) -> int:
-        """Count tokens, up to where a text is cut."""
+        """Return the number of tokens before the text is cut."""
         return len(self.tokenizer.encode(replace_surrogates(text[:_MOST_CHARACTERS]), add_special_tokens=False))
 
     def vector_of(self, text: str) -> Vectors:
-        """Return the mean over all tokens, of length 1; zeros for a text without tokens."""
+        """Return the mean of all tokens, scaled to length 1; zeros for a text without tokens."""
         encoding = self.tokenizer.encode(replace_surrogates(text[:_MOST_CHARACTERS]))
         if all(encoding.special_tokens_mask):
             return np.zeros(DIMENSION, dtype=np.float32)

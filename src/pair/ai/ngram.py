@@ -1,17 +1,16 @@
-"""An embedder without a model: the words of a text and the pieces of its words, hashed into a vector.
+"""An embedder without a model: hashes of the words of a text, and of pieces of its words.
 
-A word between `<` and `>`, and each run of three to six characters in that, is a feature. Two hashes of a feature say
-which number of the vector it is added to, and whether as +1 or -1. Texts with the same words, or forms of them, are
-near.
+A word between `<` and `>`, and each run of three to six characters in that, is a feature. Two hashes of a feature
+give a number of the vector and a sign, +1 or -1. Texts that share words or forms of words are near.
 
 Invariants
-    Everything is counted in integers until the last division, so that no order of work and no machine changes a bit.
-    What is remembered of words changes the speed only, and stays within a bound.
+    Everything is counted in integers until the last division: a vector is the same on every machine, bit by bit.
+    The cache of words is bounded, and changes only the speed.
 """
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +26,12 @@ _Places = npt.NDArray[np.intp]
 
 _WORD = re.compile(r"[^\W_]+")
 _ASCII_WORDS = "".join(chr(code).lower() if chr(code).isalnum() else " " for code in range(128))
-# A longer run of letters is no word: it is read as several, which bounds the work and the memory for each.
+# A longer run of letters is split, which bounds the work and the memory for each word.
 _LONGEST_WORD = 64
 _SHORTEST_PIECE = 3
 _LONGEST_PIECE = 6
 
-# FNV-1a with code points in place of bytes: for ASCII it is the same.
+# FNV-1a over code points instead of bytes; both are the same for ASCII.
 _PRIME = np.uint64(0x100000001B3)
 _PLACE_SEED = np.uint64(0xCBF29CE484222325)
 _SIGN_SEED = np.uint64(0x84222325CBF29CE4)
@@ -44,7 +43,7 @@ _WORDS_AT_ONCE = 1 << 12
 
 
 class NgramEmbedder:
-    """A vector of zeros for a text without a letter or a digit. Stop words count only where there is nothing else."""
+    """The embedder. A text without a letter or digit has zeros; stop words count only in a text without other words."""
 
     hybrid_weight = 0.2
 
@@ -60,14 +59,17 @@ class NgramEmbedder:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         read = [_split_words(text) for text in texts]
-        places = self._places_of(set().union(*read))
+        places, unknown = self._memory.recall(set().union(*read))
+        for portion in _split_portions(unknown):
+            places.update(zip(portion, _hash_places(portion, self.dimension), strict=True))
+        self._memory.remember(places, unknown)
         counts = np.zeros((len(texts), 2 * self.dimension), dtype=np.int64)
         for number, words in enumerate(read):
             for portion in _split_portions(words):
                 features = np.concatenate([places[word] for word in portion])
                 counts[number] += np.bincount(features, minlength=2 * self.dimension)
         sums = counts[:, : self.dimension] - counts[:, self.dimension :]
-        # The sums need no dividing by the number of words: making the length 1 would undo it.
+        # The mean is not needed: the sums are scaled to length 1.
         lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums).astype(np.float64))
         vectors: Vectors = (sums / np.maximum(lengths, 1)[:, np.newaxis]).astype(np.float32)
         return vectors
@@ -75,19 +77,12 @@ class NgramEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         return self.embed(texts)
 
-    def _places_of(self, words: Collection[str]) -> dict[str, _Places]:
-        places, unknown = self._memory.recall(words)
-        for portion in _split_portions(unknown):
-            places.update(zip(portion, _hash_places(portion, self.dimension), strict=True))
-        self._memory.remember(places, unknown)
-        return places
-
 
 def _split_words(text: str) -> list[str]:
     if text.isascii():
         words = text.translate(_ASCII_WORDS).split()
     else:
-        # One form of each letter: accents may be written as marks of their own, and Latin letters as wide as Chinese.
+        # One form of each letter: accents may be combining marks, and Latin letters may be full-width.
         words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
     if max(map(len, words), default=0) > _LONGEST_WORD:
         words = [word[at : at + _LONGEST_WORD] for word in words for at in range(0, len(word), _LONGEST_WORD)]
@@ -99,11 +94,8 @@ def _split_portions(words: Sequence[str]) -> Iterator[Sequence[str]]:
         yield words[start : start + _WORDS_AT_ONCE]
 
 
-# ── hashing ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _hash_places(words: Sequence[str], dimension: int) -> list[_Places]:
-    """Return for each word where its features are counted: below `dimension` for +1, from there on for -1."""
+    """Return for each word the places of its features: below `dimension` for +1, above for -1."""
     wrapped = [f"<{word}>" for word in words]
     joined = "".join(wrapped).encode("utf-32-le", "surrogatepass")
     letters = np.frombuffer(joined, dtype=np.dtype("<u4")).astype(np.uint64)
@@ -115,12 +107,12 @@ def _hash_places(words: Sequence[str], dimension: int) -> list[_Places]:
     places += dimension * (_mix(sign_hashes) & np.uint64(1)).astype(np.intp)
     by_word = places[np.argsort(owners, kind="stable")]
     borders = np.cumsum(np.bincount(owners, minlength=len(words)))[:-1]
-    # Copies: a view would keep the whole portion in memory for one word that is remembered.
+    # Copies: a view would keep the whole portion in memory.
     return [part.copy() for part in np.split(by_word, borders)]
 
 
 def _features(letters: _Hashes, lengths: _Places, ends: _Places, seed: np.uint64) -> tuple[_Hashes, _Places]:
-    """Return the hash of every feature, and the number of the word that it is of."""
+    """Return the hash of every feature, and the number of its word."""
     owner_of_letter = np.repeat(np.arange(len(lengths), dtype=np.intp), lengths)
     starts = np.arange(len(letters), dtype=np.intp)
     rolling = np.full(len(letters), seed, dtype=np.uint64)
@@ -133,22 +125,17 @@ def _features(letters: _Hashes, lengths: _Places, ends: _Places, seed: np.uint64
         if size >= _SHORTEST_PIECE:
             hashes.append(rolling)
             owners.append(owner_of_letter[starts])
-    hashes.append(_whole_words(letters, lengths, ends, seed))
+    whole, begins = np.full(len(lengths), seed, dtype=np.uint64), ends - lengths
+    for size in range(int(lengths.max())):
+        longer = np.flatnonzero(lengths > size)
+        whole[longer] = (whole[longer] ^ letters[begins[longer] + size]) * _PRIME
+    hashes.append(whole)
     owners.append(np.arange(len(lengths), dtype=np.intp))
     return np.concatenate(hashes), np.concatenate(owners)
 
 
-def _whole_words(letters: _Hashes, lengths: _Places, ends: _Places, seed: np.uint64) -> _Hashes:
-    hashes = np.full(len(lengths), seed, dtype=np.uint64)
-    starts = ends - lengths
-    for size in range(int(lengths.max())):
-        longer = np.flatnonzero(lengths > size)
-        hashes[longer] = (hashes[longer] ^ letters[starts[longer] + size]) * _PRIME
-    return hashes
-
-
 def _mix(hashes: _Hashes) -> _Hashes:
-    """The low bits of FNV depend on the low bits of the letters only: unmixed, the place would give the sign away."""
+    """Mix the bits: low bits of FNV depend only on low bits of the letters, and would relate place and sign."""
     for factor in _MIX_FACTORS:
         hashes = (hashes ^ (hashes >> _MIX_SHIFT)) * factor
     return hashes ^ (hashes >> _MIX_SHIFT)

@@ -1,8 +1,8 @@
-"""An OpenAI-compatible server: language model, summaries that it writes, and vectors.
+"""OpenAI-compatible servers: language model, summaries and vectors.
 
 Invariants
-    The key is sent to the configured server and shown nowhere.
-    A source costs at most MOST_PIECES + 1 replies for each size of piece that is tried.
+    The key is sent to the configured server only, and never shown.
+    A source costs at most MOST_PIECES + 1 replies for each tried size of pieces.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ from pair.network import RetryPolicy, describe_fault, parse_retry_after
 from pair.text.characters import clip, drop_unprintable, join_lines, replace_surrogates
 
 _MAX_REASON_CHARACTERS = 300
-# The SDK wants a key, and compatible servers without one accept any.
+# The SDK needs a key; servers without keys accept any.
 _PLACEHOLDER_KEY = "none"
-# The SDK adds headers about this machine, and takes more from OPENAI_* variables that are meant for another server.
-# It finds the last one of these again in the answer.
+# The SDK adds headers about this machine, and others from OPENAI_* variables that are meant for another server.
+# The SDK itself needs the last of these in the answer.
 _SENT_HEADERS = frozenset(
     {
         "host", "accept", "accept-encoding", "connection", "content-type", "content-length", "authorization",
@@ -44,18 +44,18 @@ class ModelFault(network.RequestFault):
     """A request without a reply."""
 
     is_too_long: bool = False
-    """Less text may bring a reply."""
+    """A shorter text may succeed."""
     is_about_the_text: bool = False
-    """The server works, and refused this request alone."""
+    """The server works, and refused only this text."""
 
     def to_error(self, address: str) -> errors.ModelError:
-        """Return E302 for a refusal of this text, else E301: then other texts need not be tried."""
+        """Return E302 for a refused text, else E301: other texts would fail too."""
         error = errors.model_reply_unusable if self.is_about_the_text else errors.model_unreachable
         return error(address, self.reason)
 
 
 class ModelConnection:
-    """Requests to a server, retried while the fault may pass. May be used from several threads at once."""
+    """Requests to a server, retried after temporary faults. Thread-safe."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
@@ -64,12 +64,12 @@ class ModelConnection:
         self._calls = 0
         self._lock = threading.Lock()
         if not self._key.isascii() or not self._key.isprintable():
-            raise errors.model_unreachable(self.address, "The API key has characters that no request can carry.")
+            raise errors.model_unreachable(self.address, "The API key has characters that a request cannot contain.")
         self._client = self._connect()
 
     @property
     def calls(self) -> int:
-        """Requests so far, retries included."""
+        """The number of requests so far, with retries."""
         with self._lock:
             return self._calls
 
@@ -82,18 +82,17 @@ class ModelConnection:
         return policy.run(lambda: self._ask_once(request))
 
     def complete(self, instructions: str, text: str) -> str:
-        """Return what the model replies. Raises ModelFault, and E302 for an answer that is no chat completion."""
-        body = self.ask(
-            lambda client: (
-                client.chat.completions.with_raw_response.create(
-                    model=self._settings.model,
-                    messages=_build_messages(instructions, text),
-                    temperature=0,
-                    max_tokens=self._settings.max_output_tokens,
-                ).text
-            )
-        )
-        reply = prompts.reply_text(body)
+        """Return the reply of the model. Raises ModelFault, and E302 for an answer that is no chat completion."""
+
+        def request(client: openai.OpenAI) -> str:
+            return client.chat.completions.with_raw_response.create(
+                model=self._settings.model,
+                messages=_build_messages(instructions, text),
+                temperature=0,
+                max_tokens=self._settings.max_output_tokens,
+            ).text
+
+        reply = prompts.reply_text(self.ask(request))
         if reply is None:
             raise errors.model_reply_unusable(self.address, "the answer is no chat completion")
         return reply
@@ -105,18 +104,18 @@ class ModelConnection:
             return request(self._client)
         except openai.OpenAIError as caught:
             fault = self._read_fault(caught)
-        # Outside the block, so that no traceback leads to the request with its key.
+        # Raised outside the block, so that no traceback contains the request with its key.
         raise fault
 
     def stream(self, request: Callable[[openai.OpenAI], Iterator[str]]) -> Iterator[str]:
-        """Yield pieces as they come; not retried, for what was read cannot be taken back. Raises ModelFault."""
+        """Yield pieces of a reply, without retries: yielded pieces cannot be revoked. Raises ModelFault."""
         with self._lock:
             self._calls += 1
         try:
             yield from request(self._client)
         except openai.OpenAIError as caught:
             fault = self._read_fault(caught)
-        except (httpx2.HTTPError, ValueError) as caught:  # in the middle of a reply
+        except (httpx2.HTTPError, ValueError) as caught:  # during the reply
             fault = ModelFault(self._redact(describe_fault(caught)), retryable=True)
         else:
             return
@@ -125,19 +124,16 @@ class ModelConnection:
     def _read_fault(self, caught: openai.OpenAIError) -> ModelFault:
         if isinstance(caught, openai.APITimeoutError):
             return ModelFault(f"No answer within {self._settings.timeout_seconds:g}s", retryable=True)
-        if isinstance(caught, openai.APIStatusError):
-            return self._read_status(caught.response)
-        cause = caught.__cause__ or caught
-        reason = self._redact(describe_fault(cause))
-        return ModelFault(reason, retryable=not isinstance(cause, httpx2.UnsupportedProtocol))
-
-    def _read_status(self, response: httpx2.Response) -> ModelFault:
-        status, text = response.status_code, response.text
+        if not isinstance(caught, openai.APIStatusError):
+            cause = caught.__cause__ or caught
+            reason = self._redact(describe_fault(cause))
+            return ModelFault(reason, retryable=not isinstance(cause, httpx2.UnsupportedProtocol))
+        response = caught.response
+        status, text, headers = response.status_code, response.text, response.headers
         detail = f": {text}" if text.strip() else ""
         reason = self._redact(f"HTTP {status} {response.reason_phrase}{detail}")
         if prompts.is_too_long(status, text):
             return ModelFault(reason, is_too_long=True, is_about_the_text=True)
-        headers = response.headers
         return ModelFault(
             reason,
             retryable=prompts.is_passing(status),
@@ -146,7 +142,7 @@ class ModelConnection:
         )
 
     def _redact(self, text: str) -> str:
-        """Remove the key: servers repeat what they refuse."""
+        """Remove the key, which a server may repeat."""
         if self._key != _PLACEHOLDER_KEY:
             text = text.replace(self._key, "…")
         return clip(join_lines(drop_unprintable(text)), _MAX_REASON_CHARACTERS)
@@ -160,13 +156,13 @@ class ModelConnection:
                 max_retries=0,
                 http_client=httpx2.Client(
                     timeout=self._settings.timeout_seconds,
-                    # Neither the key nor the sources are for another host.
+                    # Neither the key nor the sources may reach another host.
                     follow_redirects=False,
                     event_hooks={"request": [self._replace_headers]},
                 ),
             )
         except (httpx2.InvalidURL, ValueError, ImportError) as fault:
-            # The address, or that of a proxy in the environment, cannot be used.
+            # The address, or that of a proxy in the environment, is invalid.
             raise errors.model_unreachable(self.address, self._redact(str(fault))) from fault
 
     def _replace_headers(self, request: httpx2.Request) -> None:
@@ -177,7 +173,7 @@ class ModelConnection:
 
 
 class OpenAiLanguageModel:
-    """May be used from several threads at once."""
+    """A language model on a server. Thread-safe."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
@@ -197,7 +193,7 @@ class OpenAiLanguageModel:
             raise fault.to_error(self._connection.address) from fault
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
-        """Ask for the whole where the server does not stream. Raises E301 when it breaks off in the middle."""
+        """Yield the reply; all at once if the server does not stream. Raises E301 if the stream breaks off."""
         is_streamed = is_finished = False
 
         def request(client: openai.OpenAI) -> Iterator[str]:
@@ -226,7 +222,7 @@ class OpenAiLanguageModel:
 
 
 class OpenAiSummariser:
-    """May be used from several threads at once."""
+    """Summaries of a language model on a server. Thread-safe."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
@@ -245,25 +241,22 @@ class OpenAiSummariser:
         limit: int | None = self._settings.max_input_tokens
         while limit is not None:
             try:
-                return self._describe(source_id, text, limit)
+                pieces = prompts.choose_pieces(prompts.split_text(text, limit))
+                if len(pieces) == 1:
+                    return self._ask(source_id, pieces[0], "source")
+                partial = [self._ask(source_id, piece, "part") for piece in pieces]
+                return self._ask(source_id, prompts.join_descriptions(partial, limit), "descriptions")
             except ModelFault as caught:
                 fault = caught
                 limit = prompts.smaller_limit(limit, text) if fault.is_too_long else None
         raise fault.to_error(self._connection.address) from fault
-
-    def _describe(self, source_id: str, text: str, limit: int) -> str:
-        pieces = prompts.choose_pieces(prompts.split_text(text, limit))
-        if len(pieces) == 1:
-            return self._ask(source_id, pieces[0], "source")
-        partial = [self._ask(source_id, piece, "part") for piece in pieces]
-        return self._ask(source_id, prompts.join_descriptions(partial, limit), "descriptions")
 
     def _ask(self, source_id: str, text: str, kind: prompts.PieceKind) -> str:
         reply = self._connection.complete(*prompts.build_prompt(source_id, text, kind))
         tidy = prompts.tidy_reply(reply)
         if fault := prompts.reply_fault(reply, tidy):
             raise errors.model_reply_unusable(self._connection.address, f"{fault} (model {self._settings.model})")
-        return prompts.shorten_reply(tidy)
+        return "\n".join(tidy.split("\n")[: prompts.MAX_REPLY_LINES])
 
 
 def _build_messages(instructions: str, text: str) -> list[ChatCompletionMessageParam]:
@@ -272,11 +265,11 @@ def _build_messages(instructions: str, text: str) -> list[ChatCompletionMessageP
 
 # ── vectors ────────────────────────────────────────────────────────────────────────────────────────
 
-# Servers differ in what they take at once: so much is taken by all that we know.
+# All known servers accept requests of this size.
 _TEXTS_IN_A_REQUEST = 32
 _CHARACTERS_IN_A_REQUEST = 60_000
 _REQUESTS_AT_ONCE = 4
-# A model that cannot take so much of a text is of no use.
+# A text is not cut to less than this.
 _LEAST_CHARACTERS = 200
 _PROBE = "How many numbers has a vector?"
 
@@ -284,13 +277,13 @@ _PROBE = "How many numbers has a vector?"
 @dataclass(frozen=True)
 class OpenAiEmbedderOptions:
     dimension: int = 0
-    """Requested from the server and expected in every reply; 0: expect that of the first reply."""
+    """Requested from the server and expected in every reply; 0 for that of the first reply."""
     query_prefix: str = ""
     document_prefix: str = ""
 
 
 class OpenAiEmbedder:
-    """May be used from several threads at once. Raises E301 without an answer, E302 for an unusable one."""
+    """Vectors of a model on a server. Thread-safe. Raises E301 without an answer, E302 for an unusable one."""
 
     hybrid_weight = 0.4
 
@@ -303,7 +296,7 @@ class OpenAiEmbedder:
 
     @property
     def name(self) -> str:
-        """Vectors of texts with another prefix, or of another length, are not to be mixed with these."""
+        """The name of the model, its dimension and prefix: vectors that differ in these must not be mixed."""
         parts = ["openai", self._model]
         if self._options.dimension:
             parts.append(str(self._options.dimension))
@@ -343,18 +336,18 @@ class OpenAiEmbedder:
         return vectors
 
     def _ask(self, batch: Sequence[str]) -> Vectors:
-        """Return a row of length 1 for each text. Halve what is too long for the server: the batch, then its text."""
+        """Return a row of length 1 for each text. Halve a request that is too long: the batch, then a single text."""
+
+        def request(client: openai.OpenAI) -> str:
+            return client.embeddings.with_raw_response.create(
+                model=self._model,
+                input=list(batch),
+                encoding_format="float",
+                dimensions=self._options.dimension or openai.omit,
+            ).text
+
         try:
-            body = self._connection.ask(
-                lambda client: (
-                    client.embeddings.with_raw_response.create(
-                        model=self._model,
-                        input=list(batch),
-                        encoding_format="float",
-                        dimensions=self._options.dimension or openai.omit,
-                    ).text
-                )
-            )
+            body = self._connection.ask(request)
         except ModelFault as caught:
             fault = caught
         else:
@@ -407,7 +400,7 @@ def _split_batches(texts: Sequence[str]) -> list[list[str]]:
 
 
 def _halve(batch: Sequence[str]) -> list[Sequence[str]]:
-    """Return nothing when less would not help. The beginning of a single text speaks for the whole."""
+    """Return the halves of a batch, or the first half of a single text; nothing if that is too short."""
     middle = len(batch) // 2
     if middle:
         return [batch[:middle], batch[middle:]]
@@ -416,7 +409,7 @@ def _halve(batch: Sequence[str]) -> list[Sequence[str]]:
 
 
 def _parse_vectors(body: str, count: int) -> np.ndarray:
-    """Return a row for each text, in double precision. Raises ValueError, which says why there is none."""
+    """Return a row for each text, in double precision. Raises ValueError with the reason."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -424,14 +417,14 @@ def _parse_vectors(body: str, count: int) -> np.ndarray:
     entries = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("the answer is no list of vectors")
-    # Some servers leave out the index, and keep the order.
+    # Some servers omit the index, and keep the order.
     by_index: dict[Any, Any] = {entry.get("index", at): entry.get("embedding") for at, entry in enumerate(entries)}
     if set(by_index) != set(range(count)) or len(entries) != count:
         raise ValueError(f"the answer has {len(entries)} vectors, or wrong places for them, for {count} texts")
     try:
         vectors = np.array([by_index[at] for at in range(count)], dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError("the vectors are not a table of numbers") from None
+        vectors = np.empty(0)
     if vectors.ndim != 2 or vectors.shape[1] == 0:
         raise ValueError("the vectors are not a table of numbers")
     if not np.isfinite(vectors).all():

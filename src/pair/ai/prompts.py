@@ -1,4 +1,4 @@
-"""Prompts of summaries: how a text is cut, what is asked, and which reply is of use. Pure."""
+"""Prompts of summaries: split a text, build the prompt, and clean the reply (pure)."""
 
 import hashlib
 import json
@@ -15,9 +15,9 @@ from pair.values import LONGEST_WAIT_SECONDS
 
 MOST_PIECES = 8
 LEAST_INPUT_TOKENS = 500
-"""A model that cannot take this much is of no use for summaries."""
+"""A model that accepts less cannot be used for summaries."""
 _MAX_REPLY_CHARACTERS = 4_000
-_MAX_REPLY_LINES = 6
+MAX_REPLY_LINES = 6
 _MAX_SOURCE_ID_CHARACTERS = 300
 
 PieceKind = Literal["source", "part", "descriptions"]
@@ -25,31 +25,31 @@ PieceKind = Literal["source", "part", "descriptions"]
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model describes sources, and the limits of asking it."""
+    """Settings of the language model that writes summaries and answers."""
 
     base_url: str = ""
-    """Address of an OpenAI-compatible server, with its `/v1`; without one, no model is used."""
+    """URL of an OpenAI-compatible server, including `/v1`. Empty to use no model."""
     model: str = ""
-    """Name of the model, as the server knows it."""
+    """Name of the model on the server."""
     api_key: str = field(default="", repr=False)
-    """Sent to the server; may be empty for one that asks for none."""
+    """API key for the server. Empty if it needs none."""
     timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 60.0
-    """Longest wait for a connection, and for the next byte of a reply."""
+    """Maximum time to connect, and to wait for the next byte of a reply."""
     retries: Annotated[int, Ge(0)] = 2
-    """How often a request that failed for a while is tried again."""
+    """Number of times to retry a request after a temporary failure."""
     retry_wait_seconds: Annotated[float, Ge(0), Le(LONGEST_WAIT_SECONDS)] = 0.5
-    """First pause before trying again; it doubles each time."""
+    """Pause before the first retry. It doubles each time."""
     max_input_tokens: Annotated[int, Ge(LEAST_INPUT_TOKENS)] = 6_000
-    """Most text in one request, by estimate; a longer one is described in pieces."""
+    """Maximum length of one request, in estimated tokens. Longer texts are summarised in pieces."""
     max_output_tokens: Annotated[int, Gt(0)] = 300
-    """Most tokens of a reply."""
+    """Maximum length of a reply, in tokens."""
 
 
 # ── cutting ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def split_text(text: str, max_tokens: int, separators: Sequence[str] = ("\n\n", "\n", " ")) -> list[str]:
-    """Split into whole paragraphs of at most `max_tokens`; where one is longer, into lines, words, characters."""
+    """Split into pieces of at most `max_tokens`: paragraphs, or lines, words and characters of a longer one."""
     if estimate_tokens(text) <= max_tokens:
         return [text] if text.strip() else []
     if not separators:
@@ -74,20 +74,20 @@ def split_text(text: str, max_tokens: int, separators: Sequence[str] = ("\n\n", 
 
 
 def choose_pieces(pieces: Sequence[str], most: int = MOST_PIECES) -> list[str]:
-    """Return all, or `most` from the beginning to the end at even distances."""
+    """Return all pieces, or `most` of them at even distances from first to last."""
     if len(pieces) <= most:
         return list(pieces)
     return [pieces[index * (len(pieces) - 1) // (most - 1)] for index in range(most)]
 
 
 def calls_for(text: str, max_tokens: int) -> int:
-    """Return how many replies a text costs when each comes at the first try."""
+    """Return how many replies a text costs without retries."""
     pieces = len(choose_pieces(split_text(text, max_tokens)))
     return pieces if pieces < 2 else pieces + 1
 
 
 def join_descriptions(descriptions: Sequence[str], max_tokens: int) -> str:
-    """Cut each to its share, so that all together fit in one request: this is why asking ends."""
+    """Cut each description to its share, so that all fit in one request."""
     share = max_tokens // max(1, len(descriptions))
     return "\n\n".join(
         clip(text, max(20, len(text) * share // estimate_tokens(text))) if estimate_tokens(text) > share else text
@@ -96,7 +96,7 @@ def join_descriptions(descriptions: Sequence[str], max_tokens: int) -> str:
 
 
 def smaller_limit(limit: int, text: str) -> int | None:
-    """Return the next limit to try after a request was too long; None when smaller pieces would not help."""
+    """Return the next limit to try after a request was too long; None if smaller pieces would not help."""
     size = min(limit, estimate_tokens(text))
     return max(LEAST_INPUT_TOKENS, size // 2) if size > LEAST_INPUT_TOKENS else None
 
@@ -121,7 +121,7 @@ _REQUEST = "Describe the source between the marker lines in 2 to 4 plain lines."
 
 
 def build_prompt(source_id: str, text: str, kind: PieceKind) -> tuple[str, str]:
-    """Return instructions and text. The name of the source is data, too: the author of the file chose it."""
+    """Return instructions and text. The name of the source is data too: the author of the file chose it."""
     text = drop_unprintable(text)
     name = clip(join_lines(drop_unprintable(source_id)), _MAX_SOURCE_ID_CHARACTERS)
     marker = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:16]
@@ -149,19 +149,17 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _PASSING_STATUSES = frozenset({408, 429})
-# Closed to every request, whatever its text: credentials, payment, a wrong address or method.
+# Refusals of every text: credentials, payment, a wrong address or method.
 _CLOSED_DOORS = frozenset({401, 402, 403, 404, 405, 407, 410})
-
-
 _IMAGE = re.compile(r"!\[([^\]\n]*)\](?:\([^)\n]*\)|\[[^\]\n]*\])|<img\b[^>\n]*>", re.IGNORECASE)
 _LINK = re.compile(r"\[([^\]\n]+)\]\(\s*<?([^)\s>]*)>?[^)\n]*\)")
 _TEMPLATE_TOKEN = re.compile(r"<\|[\w ▁-]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>")
 
 
 def strip_reasoning(reply: str) -> str:
-    """Remove what a model thinks aloud between marks such as <think> and </think>."""
+    """Remove the reasoning of a model between marks such as <think> and </think>."""
     for opening, closing in _REASONING:
-        # Some servers leave out the opening mark; a reply cut short has no closing one.
+        # Some servers omit the opening mark; a reply that was cut has no closing one.
         while closing in reply:
             before, _, after = reply.partition(closing)
             reply = before.partition(opening)[0] + after if opening in before else after
@@ -170,7 +168,7 @@ def strip_reasoning(reply: str) -> str:
 
 
 def strip_unfinished_reasoning(reply: str) -> str:
-    """Do the same with the beginning of a reply: hold back an end that may become an opening mark."""
+    """Remove reasoning from the beginning of a reply, and an end that may become an opening mark."""
     text = strip_reasoning(reply)
     mark = text.rfind("<")
     is_held = mark >= 0 and any(opening.startswith(text[mark:]) for opening, _ in _REASONING)
@@ -178,9 +176,9 @@ def strip_unfinished_reasoning(reply: str) -> str:
 
 
 def clean_reply(reply: str, passages: Sequence[str] = ()) -> str:
-    """Return the words of a reply: no reasoning, template tokens or images, and only links that a passage holds.
+    """Return a reply without reasoning, template tokens, images, and links that no passage has.
 
-    A reply may repeat what a hostile document told the model, and a chat client fetches images by itself.
+    A reply may repeat text of a hostile document, and a chat client fetches images without asking.
     """
     text = _TEMPLATE_TOKEN.sub("", strip_reasoning(reply))
     text = _IMAGE.sub(lambda image: image[1] or "", text)
@@ -188,7 +186,7 @@ def clean_reply(reply: str, passages: Sequence[str] = ()) -> str:
 
 
 def reply_text(body: str) -> str | None:
-    """Return what the model says in the JSON of a chat completion; None when it is none."""
+    """Return the reply in the JSON of a chat completion; None for any other body."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -214,7 +212,7 @@ def tidy_reply(reply: str) -> str:
 
 
 def reply_fault(reply: str, tidied: str) -> str:
-    """Return why a reply is of no use; "" when it is of use."""
+    """Return why a reply cannot be used; "" for a usable one."""
     if not reply.strip():
         return "the reply is empty"
     if not tidied:
@@ -226,27 +224,23 @@ def reply_fault(reply: str, tidied: str) -> str:
     return ""
 
 
-def shorten_reply(tidied: str) -> str:
-    return "\n".join(tidied.split("\n")[:_MAX_REPLY_LINES])
-
-
 def is_too_long(status: int, body: str) -> bool:
-    """Return whether the server refused the request for its length."""
+    """Tell whether the server refused the request for its length."""
     return status == 413 or (status in {400, 422} and _TOO_LONG.search(body[:5_000]) is not None)
 
 
 def is_passing(status: int) -> bool:
-    """Return whether the same request may succeed later."""
+    """Tell whether the same request may succeed later."""
     return status in _PASSING_STATUSES or status >= 500
 
 
 def is_about_the_text(status: int) -> bool:
-    """Return whether the server refused this one request, so that another text may still be described."""
+    """Tell whether the server refused only this text."""
     return 400 <= status < 500 and status not in _CLOSED_DOORS and not is_passing(status)
 
 
 def shown_address(base_url: str) -> str:
-    """Remove user name and password."""
+    """Return the address without user name and password."""
     try:
         parts = urlsplit(base_url)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Describe a source without a model: its title, its parts, and the terms by which people look for it.
+"""Descriptions of sources without a model: title, parts, and the terms that people search for.
 
 Invariants
-    Time is linear in the text: a pattern either always matches where it starts, or is bounded.
+    Time is linear in the text: a pattern always matches at its start, or is bounded.
 """
 
 import re
@@ -33,7 +33,7 @@ _WORD = re.compile(r"\w+")
 
 
 class ExtractiveSummariser:
-    """Needs no model and no network. The same text gives the same lines."""
+    """A summariser without a model and network. The same text gives the same lines."""
 
     model_calls = 0
 
@@ -46,19 +46,16 @@ class ExtractiveSummariser:
 
 
 def _read(source_id: str, text: str) -> Outline:
-    # Of an address the path, of a path all: only an address has something after a question mark.
+    # Only an address has a query and a fragment.
     path = source_id.partition("?")[0].partition("#")[0] if "://" in source_id else source_id
     name = PurePosixPath(path.lower())
     suffix = name.suffix
     if suffix in _CODE_SUFFIXES or name.name in _CODE_NAMES or text.startswith(("#!", '{"')):
         return read_code(text)
-    # A page from the web may be HTML, or what another program has made of it.
+    # A page from the web may be HTML, or text that was extracted from it.
     if _HTML_START.match(text) or (suffix in _HTML_SUFFIXES and text.startswith("<")):
         return read_html(text)
     return read_prose(text)
-
-
-# ── lines ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _write_lines(outline: Outline) -> list[str]:
@@ -70,21 +67,17 @@ def _write_lines(outline: Outline) -> list[str]:
 
 
 def _write_first_line(outline: Outline) -> str:
-    """Return the title, and as many whole sentences as fit."""
+    """Return the title, and as many complete sentences as fit."""
     line = clip(join_lines(outline.title), _MAX_TITLE_CHARACTERS)
     for sentence in outline.lead:
-        is_line_in_it = not line or _begins_with(sentence, line)
-        longer = sentence if is_line_in_it else f"{line}{_stop_after(line)}{sentence}"
+        after = sentence[len(line) : len(line) + 1]
+        is_repeated = sentence.casefold().startswith(line.casefold()) and (not after.isalnum() or WIDE.match(after))
+        longer = sentence if not line or is_repeated else f"{line}{_stop_after(line)}{sentence}"
         if len(longer) > MAX_LINE_CHARACTERS:
-            # A long sentence is cut only if there is no other.
+            # A sentence is cut only if there is no other.
             return line if len(line) > _MAX_TITLE_CHARACTERS else clip(longer, MAX_LINE_CHARACTERS)
         line = longer
     return line
-
-
-def _begins_with(sentence: str, title: str) -> bool:
-    after = sentence[len(title) : len(title) + 1]
-    return sentence.casefold().startswith(title.casefold()) and (not after.isalnum() or bool(WIDE.match(after)))
 
 
 def _stop_after(text: str) -> str:
@@ -96,7 +89,7 @@ def _stop_after(text: str) -> str:
 
 
 def _choose_parts(parts: Sequence[OutlinePart]) -> list[str]:
-    """Return all if they fit, else those of the higher levels, else some from the whole source."""
+    """Return all names if they fit, else those of higher levels, else some of the whole source."""
     levels = sorted({part.level for part in parts}, reverse=True)
     names: list[str] = []
     for lowest in levels:
@@ -106,18 +99,18 @@ def _choose_parts(parts: Sequence[OutlinePart]) -> list[str]:
         names = higher
         if sum(len(name) + 2 for name in names) <= _PARTS_CHARACTERS:
             return names
-    # All lengths are alike enough to reckon with their mean.
+    # The mean length is a good enough estimate.
     count = len(names) * _PARTS_CHARACTERS // max(1, sum(len(name) + 2 for name in names))
     return [names[index * len(names) // count] for index in range(count)]
 
 
 def _drop_shown(terms: Iterable[str], shown: str) -> Iterator[str]:
-    """Leave out terms that are shown already, or are part of one before them."""
+    """Drop terms that are already shown, or are part of an earlier term."""
     seen = shown.casefold()
     words = set(_WORD.findall(seen))
     for term in terms:
         folded = term.casefold()
-        # A short one is in many words by chance.
+        # A short term is part of many words by chance.
         if folded in words or (len(folded) > _SHORT_TERM_CHARACTERS and folded in seen):
             continue
         seen += "\n" + folded
@@ -126,7 +119,7 @@ def _drop_shown(terms: Iterable[str], shown: str) -> Iterator[str]:
 
 
 def _join(label: str, terms: Iterable[str]) -> str:
-    """Return as many terms as fit on a line; one that is too long gives way to a shorter one after it."""
+    """Return as many terms as fit on a line; skip one that is too long for a later, shorter one."""
     line = ""
     for term in terms:
         longer = f"{line}; {term}" if line else label + term

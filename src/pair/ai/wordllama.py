@@ -1,30 +1,37 @@
-"""The default embedder: the mean of vectors of tokens, which come inside the package wordllama.
+"""The default embedder: the mean of token vectors from the package wordllama.
 
-Its weights and the table of its tokens are read as data. The vectors are those that its own code gives.
-
+Its weights and tokens are read as data. The vectors are equal to those of its own code.
 Invariants
-    No code of the package is imported, and nothing is ever downloaded.
-    A text is added up by itself and in its own order, so that its vector does not depend on its company.
-    What is remembered of words changes the speed only, and stays within a bound.
+    No code of the package is imported, and nothing is downloaded.
+    The tokens of each text are summed alone and in order: a vector does not depend on other texts.
+    The cache of words is bounded, and changes only the speed.
+    Both tokenizers return the same tokens. The one in Python serves the first queries of a process: the library takes
+    70 ms to load the file.
 """
 
+import array
 import functools
+import itertools
 import re
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-import tokenizers
 
 from pair import errors
 from pair.ai.caching_embedder import BundledFile, LruCache, open_mapped, rate_tokens
 from pair.ai.contract import Vectors
 from pair.text.characters import SURROGATE
 
+if TYPE_CHECKING:
+    import tokenizers
+
 DIMENSION = 256
-# The weights are the same in many versions; the files are checked, whichever is installed.
+# The weights are the same in many versions; the installed files are checked.
 _REQUIREMENT = "wordllama>=0.4,<0.5"
 _WEIGHTS = BundledFile(
     "wordllama",
@@ -39,25 +46,27 @@ _TOKENS = BundledFile(
     _REQUIREMENT,
 )
 _VOCABULARY_SIZE = 32_000
-# A safetensors file begins with the length of its header, and its header. Both are known with the SHA-256.
+# A safetensors file begins with the length of its header, and the header. The SHA-256 fixes both.
 _HEADER_BYTES = 8 + 88
 
-# What stands for a space. No token goes on beyond one that follows something else, nor beyond the end of a line: a text
-# may be cut there, and each piece be looked up by itself.
 _TOKEN_BYTES = 2
+# The character for a space. No token crosses the start of a word or the end of a line: a text is split there, and each
+# piece is tokenized alone.
 _SPACE = "\u2581"
 _PIECE = re.compile(f"{_SPACE}+[^{_SPACE}\n]*|\n[^{_SPACE}\n]*")
 _LONGEST_REMEMBERED = 32
 _REMEMBERED_PIECES = 1 << 17
 _TOKENS_AT_ONCE = 1 << 12
 _MANY_TEXTS = 32
+_MANY_PIECES = 256
+"""For more unknown pieces, the library is loaded."""
 
 _Table = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 
 
 @dataclass(eq=False)
 class WordLlamaEmbedder:
-    """Loaded with the first text. Raises E305 when the files of the model are not there, or are others."""
+    """The embedder, loaded with the first text. Raises E305 if a file of the model is missing or differs."""
 
     name = f"static-wordllama-l2_supercat-{DIMENSION}-{_WEIGHTS.sha256[:8]}"
     dimension = DIMENSION
@@ -84,7 +93,7 @@ class WordLlamaEmbedder:
             for start in range(0, len(ids), _TOKENS_AT_ONCE):
                 rows = table.take(ids[start : start + _TOKENS_AT_ONCE], axis=0).astype(np.float32, copy=False)
                 sums[number] += np.add.reduce(rows, axis=0)
-        # The sums need no dividing by the number of tokens: making the length 1 would undo it.
+        # The mean is not needed: the sums are scaled to length 1.
         lengths = np.sqrt(np.add.reduce(np.square(sums, dtype=np.float64), axis=1, keepdims=True))
         vectors: Vectors = (sums / np.where(lengths > 0, lengths, 1)).astype(np.float32)
         return vectors
@@ -100,45 +109,93 @@ class WordLlamaEmbedder:
 
     def _tokens_of(self, model: "_WordLlamaModel", pieces: Collection[str]) -> dict[str, bytes]:
         tokens, unknown = self._memory.recall(pieces)
+        if len(unknown) > _MANY_PIECES:
+            model.load_library()
         for piece in unknown:
             tokens[piece] = model.tokens_of(piece)
         self._memory.remember(tokens, [piece for piece in unknown if len(piece) <= _LONGEST_REMEMBERED])
         return tokens
 
 
+class _TokenFile(msgspec.Struct):
+    """The part of the tokenizer file that Python reads."""
+
+    class Model(msgspec.Struct):
+        vocab: dict[str, int]
+
+    model: Model
+
+
 @dataclass
 class _WordLlamaModel:
-    tokenizer: tokenizers.models.Model
+    description: bytes
+    """The tokenizer file."""
     halves: npt.NDArray[np.float16]
-    """The vector of each token, as it is in the file."""
+    """The vector of each token, mapped from the file."""
     floats: npt.NDArray[np.float32] | None = None
+    library: "tokenizers.models.Model | None" = None
 
     def table(self, texts: int) -> _Table:
-        """Return wide numbers for many texts: they are added six times as fast, but take memory of our own."""
+        """Return the vectors; for many texts as floats, which are added six times as fast but need memory."""
         if self.floats is None and texts >= _MANY_TEXTS:
             self.floats = self.halves.astype(np.float32)
         return self.halves if self.floats is None else self.floats
 
     def tokens_of(self, piece: str) -> bytes:
         written = piece if piece.startswith((_SPACE, "\n")) else _SPACE + piece
-        ids = [token.id for token in self.tokenizer.tokenize(written)]
-        return np.array(ids, dtype=np.uint16).tobytes()
+        # In Python, the time grows with the square of the length, and runs of spaces merge in another order.
+        if self.library is None and len(written) <= _LONGEST_REMEMBERED and _SPACE not in written[1:]:
+            ids = _merge_tokens(written, self._vocabulary)
+        else:
+            ids = [token.id for token in self.load_library().tokenize(written)]
+        return array.array("H", ids).tobytes()
+
+    def load_library(self) -> "tokenizers.models.Model":
+        """Return the tokenizer of the library, which is faster for many pieces. Raises E305."""
+        if self.library is None:
+            from tokenizers import Tokenizer  # noqa: PLC0415 - see the invariants
+
+            try:
+                self.library = Tokenizer.from_buffer(self.description).model
+            except ValueError as fault:
+                reason = "the installed version of tokenizers cannot read it"
+                raise errors.model_file_unusable(_TOKENS.path, reason, _REQUIREMENT) from fault
+        return self.library
+
+    @functools.cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        return msgspec.json.decode(self.description, type=_TokenFile).model.vocab
+
+
+def _merge_tokens(text: str, vocabulary: Mapping[str, int]) -> list[int]:
+    """Return the tokens of a short text by byte-pair encoding.
+
+    The file lists every pair of tokens that form a token, by the numbers of the token, the first and the second one.
+    """
+    parts: list[str] = []
+    for character in text:  # a character without a token is spelled in bytes
+        parts += [character] if character in vocabulary else [f"<0x{byte:02X}>" for byte in character.encode()]
+    while True:
+        pairs = [
+            (vocabulary[left + right], vocabulary[left], vocabulary[right], place)
+            for place, (left, right) in enumerate(itertools.pairwise(parts))
+            if left + right in vocabulary
+        ]
+        if not pairs:
+            return [vocabulary[part] for part in parts]
+        place = min(pairs)[-1]
+        parts[place : place + 2] = ["".join(parts[place : place + 2])]
 
 
 def _load() -> _WordLlamaModel:
     weights = open_mapped(_WEIGHTS)
     halves = np.frombuffer(weights, dtype=np.dtype("<f2"), offset=_HEADER_BYTES)
     with open_mapped(_TOKENS) as description:
-        try:
-            model = tokenizers.Tokenizer.from_buffer(description[:]).model
-        except ValueError as fault:
-            reason = "the installed version of tokenizers cannot read it"
-            raise errors.model_file_unusable(_TOKENS.path, reason, _REQUIREMENT) from fault
-    return _WordLlamaModel(model, halves.reshape(_VOCABULARY_SIZE, DIMENSION))
+        return _WordLlamaModel(description[:], halves.reshape(_VOCABULARY_SIZE, DIMENSION))
 
 
 def _pieces(text: str) -> list[str]:
-    """Return nothing for a blank text. A piece begins with the space before it; a single one is left out."""
+    """Return the pieces of a text; none for a blank text. A piece includes the spaces before it, but a single one."""
     if not text.strip():
         return []
     if not text.isascii():

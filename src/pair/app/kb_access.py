@@ -1,8 +1,8 @@
-"""Knowledge bases as callers use them: the layer that HTTP and MCP share.
+"""Access of callers to knowledge bases: the layer that HTTP and MCP share.
 
 Invariants
-    The principal comes from the credentials alone. Every use of a KB is checked against it.
-    A caller who may use some KBs only gets answers from those, by librarians that delegate to no others.
+    The principal comes from the credentials alone. It is checked before every use of a KB.
+    A caller with a list of KBs gets answers only from these KBs, by librarians that do not delegate.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Version = tuple[int, str]
 
 
 class KbService:
-    """Open KBs, metrics, background jobs and turns at writing, for all callers. Belongs to one event loop."""
+    """Open KBs, metrics, background jobs and write locks, for all callers. Belongs to one event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -61,13 +61,13 @@ class KbService:
             job.start()
 
     def stop(self) -> None:
-        """Refuse new writes, and tell background jobs to stop."""
+        """Refuse new writes and tell background jobs to stop."""
         self.is_stopping = True
         for job in self.jobs:
             job.stop()
 
     def close(self, seconds: float) -> None:
-        """Wait this long for background jobs, and close the KBs if all work has ended."""
+        """Wait for background jobs, at most this long. Close the KBs if all work has ended."""
         deadline = self.clock.monotonic() + seconds
         for job in self.jobs:
             job.join(max(0.0, deadline - self.clock.monotonic()))
@@ -105,7 +105,7 @@ class KbService:
         return await in_thread(count_and_work)
 
     async def write(self, kb_id: str, work: Callable[[], _Result]) -> _Result:
-        """Run work that writes a KB when it is its turn: requests of one server do not conflict. Raises E203, E611."""
+        """Run a write. Writes to one KB wait for each other, so they do not conflict. Raises E203, E611."""
         if self.is_stopping:
             raise errors.server_stopping()
         lock, seconds = self._turns.setdefault(kb_id, asyncio.Lock()), self.settings.server.write_wait_seconds
@@ -122,18 +122,18 @@ class KbService:
 
 @dataclass
 class KbAccess:
-    """What one caller may do with KBs. KBs that the caller may not use raise E603."""
+    """The access of one caller to KBs. Raises E603 for KBs that the caller may not use."""
 
     service: KbService
     principal: Principal = ANYBODY
     request_id: str = field(default_factory=lambda: secrets.token_hex(16))
     traceparent: str = ""
     kb_id: str = ""
-    """The KB that the request is about, once that is known."""
+    """The KB of the request; "" until it is known."""
     log_fields: dict[str, Any] = field(default_factory=dict)
 
     def use_kb(self, kb_id: str) -> str:
-        """Check and return the KB that a request names; the default one for "". Raises E603."""
+        """Return the KB of a request after checking access; "" is the default KB. Raises E603."""
         self.kb_id = kb_id or DEFAULT_KB
         rules.check_kb(self.principal, self.kb_id)
         return self.kb_id
@@ -144,10 +144,10 @@ class KbAccess:
     async def search(
         self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], Hits]
     ) -> tuple[Hits, Version, float]:
-        """Return the hits, the version that was last seen, and milliseconds. Raises E201, E218.
+        """Return the hits, the version, and the duration in milliseconds. Raises E201, E218.
 
-        `at`: the version to search; None for the current one. `work` searches it.
-        The returned version is that of the hits, unless a writer was faster.
+        `at`: the version to search; None for the current one. `work`: the search.
+        The returned version is that of the hits, or a newer one if the KB changed during the search.
         """
 
         def search(kb: KnowledgeBase) -> tuple[Hits, Version]:
@@ -157,7 +157,7 @@ class KbAccess:
         try:
             hits, version = await self.service.read(lambda: self.service.kbs.read(kb_id, at, search))
         except errors.PairError:
-            metrics.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
+            metrics.note_failure(kb_id, "query_stats", (time.perf_counter() - began) * 1000)
             raise
         took_ms = (time.perf_counter() - began) * 1000
         metrics.note_query(kb_id, took_ms, hits)
@@ -169,7 +169,7 @@ class KbAccess:
         return await self.service.read(lambda: kbs.read(kb_id, at, lambda kb: kb.document(document_id)))
 
     async def list_kbs(self) -> list[dict[str, Any]]:
-        """Return statistics of the KBs that the caller may use, by name."""
+        """Return the statistics of the KBs that the caller may use, sorted by name."""
 
         def list_stats() -> list[dict[str, Any]]:
             kbs = self.service.kbs
@@ -179,7 +179,7 @@ class KbAccess:
         return await self.service.read(list_stats)
 
     async def delete(self, kb_id: str, document_id: str) -> dict[str, Any]:
-        """Raises E214, E603."""
+        """Delete a document and return the report. Raises E214, E603."""
         rules.check_scope(self.principal, "write")
         began, service = time.perf_counter(), self.service
         report = await service.write(kb_id, lambda: service.kbs.get(kb_id).delete([document_id]))
@@ -194,7 +194,7 @@ class KbAccess:
         return User(caller.id, caller.email, caller.teams, caller.roles) if caller.user else None
 
     def may_ask(self, librarians: KbLibrarians, librarian: str) -> bool:
-        """Whether the caller may ask a librarian, and it answers from KBs of the caller only."""
+        """Return whether the caller may ask a librarian and use the KBs that it answers from."""
         return librarians.registry.allows(self.user, librarian) and self.is_within_kbs(librarians, librarian)
 
     def is_within_kbs(self, librarians: KbLibrarians, librarian: str) -> bool:
@@ -204,7 +204,7 @@ class KbAccess:
         return librarians.find_kb(librarian) in self.principal.kbs and not delegates
 
     def new_context(self) -> Context:
-        """Return the context of a question that says nothing of itself."""
+        """Return the default context of a question."""
         ids, limits = telemetry.parse_traceparent(self.traceparent), self.service.settings.librarians
         return Context(
             user=self.user,
@@ -214,7 +214,7 @@ class KbAccess:
         )
 
     async def prepare_ask(self, query: str, librarian: str | None, at: int | str | None = None) -> "AskRun":
-        """Find the librarian; None for the first one. Raises E201, E218, E603, E605, E615."""
+        """Find the librarian; None is the first one. Raises E201, E218, E603, E605, E615."""
         service = self.service
         librarians = await service.read(lambda: service.kbs.librarians(self.kb_id or DEFAULT_KB))
         first = librarian or librarians.first
@@ -242,7 +242,7 @@ class AskRun:
     version: KbCollection | None = None
 
     async def answer(self, context: Context | None = None, seconds: float | None = None) -> Response:
-        """What goes wrong from here on is part of the response."""
+        """Ask and return the response. Errors are part of the response."""
         service, began = self.access.service, time.perf_counter()
         most_seconds = service.settings.librarians.timeout_seconds
         response = await self.librarians.ask(
@@ -259,12 +259,12 @@ class AskRun:
 
 @dataclass
 class IngestRun:
-    """Documents that one request stores, batch by batch."""
+    """Stores the documents of one request in batches."""
 
     access: KbAccess
     kb_id: str
     key: str = ""
-    """Idempotency key: with one, documents without an id get the same ids when they are sent again."""
+    """Idempotency key. A repeated request with a key makes the same ids for documents without one."""
     graph: bool | None = None
     chunk_size: int | None = None
     ids: list[str] = field(default_factory=list)
@@ -272,7 +272,7 @@ class IngestRun:
     _named: int = 0
 
     async def write(self, documents: Sequence[Document]) -> list[str]:
-        """Store documents and return their ids. Raises E213 for a blank one, E603."""
+        """Store documents and return their ids. Raises E213 for a blank text, E603."""
         rules.check_scope(self.access.principal, "write")
         batch = [
             document if document.id else dataclasses.replace(document, id=self._new_id()) for document in documents
@@ -289,9 +289,9 @@ class IngestRun:
                 ),
             )
         except errors.PairError as fault:
-            is_conflict = isinstance(fault, errors.ConflictError)
-            milliseconds = (time.perf_counter() - began) * 1000
-            service.metrics.note_failed_write(self.kb_id, milliseconds, is_conflict=is_conflict)
+            service.metrics.note_failure(self.kb_id, "ingest_stats", (time.perf_counter() - began) * 1000)
+            if isinstance(fault, errors.ConflictError):
+                service.metrics.note_lease_conflict(self.kb_id)
             raise
         service.metrics.note_write(self.kb_id, (time.perf_counter() - began) * 1000, report)
         ids = [document.id for document in batch]
@@ -320,25 +320,25 @@ class IngestRun:
         return f"doc-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
-# ── data from outside ─────────────────────────────────────────────────────────────────────────────────
+# ── validation ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def strict(shape: type[_Shape]) -> type[_Shape]:
-    """Make a frozen dataclass whose JSON has no other fields, and no infinite numbers."""
+    """Make a frozen dataclass. Validation refuses unknown fields and infinite numbers."""
     shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)  # type: ignore[attr-defined]
     return dataclasses.dataclass(frozen=True)(shape)
 
 
 def first_problem(fault: pydantic.ValidationError) -> str:
-    """Describe the first problem, without the value, which may be long or secret."""
-    if fault.error_count() > _MAX_LISTED:  # the first of them cannot be had without all
-        return f"{fault.error_count():,} values are not as they should be"
+    """Describe the first problem without the value, which can be long or secret."""
+    if fault.error_count() > _MAX_LISTED:  # pydantic would build all of them to return the first
+        return f"{fault.error_count():,} values are invalid"
     return describe_problem(fault.errors(include_url=False, include_context=False, include_input=False)[0])
 
 
 def describe_problem(problem: Mapping[str, Any]) -> str:
-    """Describe an error of pydantic, without the value."""
+    """Describe an error of pydantic without the value."""
     place = ".".join(map(str, problem["loc"]))[:200]
     message = problem["msg"][:1].lower() + problem["msg"][1:200]
     return f"{place}: {message}" if place else message

@@ -1,4 +1,4 @@
-"""Metrics since the process started, for Prometheus and as JSON. Their number is bounded: only open KBs have some."""
+"""Metrics since the process started, for Prometheus and as JSON. Only open KBs have metrics, so there are few."""
 
 import collections
 import threading
@@ -6,69 +6,76 @@ from collections.abc import Mapping
 from typing import Any
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, Summary
 
 BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RECENT = 200
 _KB_COUNTERS = {
     "query_stats": {
         "error_count": ("pair_queries_errors", "Failed queries."),
-        "total_results": ("pair_query_results", "Search results returned."),
+        "total_results": ("pair_query_results", "Passages returned by queries."),
         "shards_asked": ("pair_query_shard_exec", "Shards searched by queries."),
         "known": ("pair_queries_known", "Queries answered from the response cache."),
-        "capped": ("pair_query_shard_fanout_capped", "Queries that searched only a part of the shards."),
-        "shard_failures": ("pair_query_shard_exec_failures", "Shards that could not be searched."),
+        "capped": ("pair_query_shard_fanout_capped", "Queries that searched only some of the shards."),
+        "shard_failures": ("pair_query_shard_exec_failures", "Shards that a query could not search."),
     },
     "ingest_stats": {
-        "error_count": ("pair_ingests_errors", "Failed ingests."),
-        "total_docs": ("pair_ingest_docs", "Documents added or replaced by requests to this server."),
-        "total_chunks": ("pair_ingest_chunks", "Chunks stored by requests to this server."),
-        "unchanged_docs": ("pair_ingest_unchanged_docs", "Documents that were stored already."),
-        "deleted_docs": ("pair_ingest_deleted_docs", "Documents deleted by requests to this server."),
+        "error_count": ("pair_ingests_errors", "Failed writes."),
+        "total_docs": ("pair_ingest_docs", "Documents added or replaced by requests."),
+        "total_chunks": ("pair_ingest_chunks", "Chunks stored by requests."),
+        "unchanged_docs": ("pair_ingest_unchanged_docs", "Documents skipped because the KB already had them."),
+        "deleted_docs": ("pair_ingest_deleted_docs", "Documents deleted by requests."),
     },
     "care": {
-        "compaction_runs": ("pair_compaction_runs", "Compactions."),
-        "compaction_failures": ("pair_compaction_failures", "Compactions that failed."),
-        "cas_conflicts": ("pair_manifest_cas_conflicts", "Manifest swaps lost to another writer."),
-        "lease_conflicts": ("pair_lease_conflicts", "Writes given up because another writer held the KB."),
+        "compaction_runs": ("pair_compaction_runs", "Compactions, including failed ones."),
+        "compaction_failures": ("pair_compaction_failures", "Failed compactions."),
+        "cas_conflicts": ("pair_manifest_cas_conflicts", "Manifest updates that lost to another writer."),
+        "lease_conflicts": ("pair_lease_conflicts", "Writes that failed because another writer held the lease."),
     },
 }
-"""Counters of each KB: their keys in JSON, by group, with their names and HELP texts."""
+"""Counters of each KB: the metric name and the HELP text, by group and key of the JSON."""
 Json = dict[str, Any]
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class ServerMetrics:
-    """The metrics that requests and jobs count. Used from several threads at once."""
+    """The metrics that requests and jobs count. Thread-safe."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         self.in_flight = 0
         in_flight = Gauge("pair_http_requests_in_flight", "Requests in progress.", registry=registry)
         in_flight.set_function(lambda: self.in_flight)
-        self.refused = Counter("pair_http_refused", "Requests refused, by status.", ["reason"], registry=registry)
+        self.refused = Counter(
+            "pair_http_refused", "Requests refused with 401, 403 or 429.", ["reason"], registry=registry
+        )
         self.cache_budget_exceeded = Counter(
             "pair_cache_budget_exceeded", "Requests that failed because the shard cache was full.", registry=registry
         )
-        self._requests = Counter("pair_http_requests", "Requests.", ["method", "route", "status"], registry=registry)
-        self._librarian_errors = Counter(
-            "pair_librarian_errors", "Questions that failed.", ["librarian", "code"], registry=registry
+        self._requests = Counter(
+            "pair_http_requests", "Finished requests.", ["method", "route", "status"], registry=registry
         )
+        self._librarian_errors = Counter(
+            "pair_librarian_errors", "Questions that ended with an error.", ["librarian", "code"], registry=registry
+        )
+
+        def summary(name: str, text: str, label: str = "kb_id") -> Summary:
+            return Summary(name, f"{text}, in seconds.", [label], registry=registry)
+
         self._timings: dict[str, Histogram | Summary] = {
             "route_stats": Histogram(
                 "pair_http_request_duration_seconds",
-                "Duration of requests.",
+                "Duration of requests, in seconds.",
                 ["method", "route"],
                 buckets=BUCKETS_SECONDS,
                 registry=registry,
             ),
-            "librarian_stats": Summary(
-                "pair_librarian_duration_seconds", "Duration of answers.", ["librarian"], registry=registry
-            ),
-            "query_stats": _kb_summary("pair_queries_duration_seconds", "Duration of queries.", registry),
-            "ingest_stats": _kb_summary("pair_ingests_duration_seconds", "Duration of ingests.", registry),
-            "care": _kb_summary("pair_compaction_duration_seconds", "Duration of compactions.", registry),
+            "librarian_stats": summary("pair_librarian_duration_seconds", "Duration of answers", "librarian"),
+            "query_stats": summary("pair_queries_duration_seconds", "Duration of queries"),
+            "ingest_stats": summary("pair_ingests_duration_seconds", "Duration of writes"),
+            "care": summary("pair_compaction_duration_seconds", "Duration of compactions"),
         }
         self._kb_counters = {
             (group, key): Counter(name, text, ["kb_id"], registry=registry)
@@ -77,9 +84,9 @@ class ServerMetrics:
         }
         self._lock = threading.Lock()
         self._extremes: dict[tuple[str, ...], tuple[float, float]] = {}
-        """The shortest and the longest time in milliseconds, by group and labels."""
+        """The shortest and the longest duration in milliseconds, by group and labels."""
         self._live_shards: dict[str, int] = {}
-        """Live shards of each KB, when they were last counted."""
+        """Number of live shards of each KB at the last count."""
         self._top_distances: collections.Counter[str] = collections.Counter()
         self._cache: collections.Counter[str] = collections.Counter()
         self._evictions: collections.Counter[str] = collections.Counter()
@@ -103,10 +110,11 @@ class ServerMetrics:
             with self._lock:
                 self._top_distances[kb_id] += hits[0].distance
 
-    def note_failed_query(self, kb_id: str, milliseconds: float) -> None:
+    def note_failure(self, kb_id: str, group: str, milliseconds: float) -> None:
+        """Count a failed query or write. `group`: `query_stats` or `ingest_stats`."""
         if kb_id in self._live_shards:
-            self._note_time("query_stats", milliseconds, kb_id)
-            self._count(kb_id, "query_stats", {"error_count": 1})
+            self._note_time(group, milliseconds, kb_id)
+            self._count(kb_id, group, {"error_count": 1})
 
     def note_write(self, kb_id: str, milliseconds: float, report: Any) -> None:
         self._note_time("ingest_stats", milliseconds, kb_id)
@@ -119,11 +127,9 @@ class ServerMetrics:
         self._count(kb_id, "ingest_stats", counts)
         self._count(kb_id, "care", {"cas_conflicts": report.conflicts})
 
-    def note_failed_write(self, kb_id: str, milliseconds: float, *, is_conflict: bool) -> None:
+    def note_lease_conflict(self, kb_id: str) -> None:
         if kb_id in self._live_shards:
-            self._note_time("ingest_stats", milliseconds, kb_id)
-            self._count(kb_id, "ingest_stats", {"error_count": 1})
-            self._count(kb_id, "care", {"lease_conflicts": is_conflict})
+            self._count(kb_id, "care", {"lease_conflicts": 1})
 
     def note_compaction(self, kb_id: str, seconds: float, conflicts: int, is_good: bool) -> None:
         self._timings["care"].labels(kb_id).observe(seconds)
@@ -144,7 +150,7 @@ class ServerMetrics:
             self._librarian_errors.labels(librarian, error_code).inc()
 
     def note_shards(self, shards: Mapping[str, int]) -> None:
-        """Note how many live shards KBs have."""
+        """Store the number of live shards of each KB."""
         for kb_id, count in shards.items():
             self._count(kb_id, "care", {})
             self._live_shards[kb_id] = count
@@ -160,7 +166,7 @@ class ServerMetrics:
             self._live_shards[kb_id] = 0
             per_kb = [self._timings["query_stats"], self._timings["ingest_stats"], self._timings["care"]]
             for metric in (*per_kb, *self._kb_counters.values()):
-                metric.labels(kb_id)  # every KB has all metrics from its first one on
+                metric.labels(kb_id)  # a KB has all of its metrics, some of them 0
         for key, count in counts.items():
             self._kb_counters[group, key].labels(kb_id).inc(count)
 
@@ -205,11 +211,7 @@ class ServerMetrics:
         return described
 
 
-def _kb_summary(name: str, text: str, registry: CollectorRegistry) -> Summary:
-    return Summary(name, text, ["kb_id"], registry=registry)
-
-
 def _read(metric: Counter | Histogram | Summary, suffix: str) -> dict[tuple[str, ...], float]:
-    """Return the values of a metric by its labels."""
+    """Return the values of a metric by labels."""
     samples = [sample for family in metric.collect() for sample in family.samples]
     return {tuple(sample.labels.values()): sample.value for sample in samples if sample.name.endswith(suffix)}

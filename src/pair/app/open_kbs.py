@@ -1,9 +1,9 @@
-"""The KBs that a server has open, their librarians, earlier versions beside the current ones, and background jobs.
+"""The open KBs of a server, their librarians, their earlier versions, and background jobs.
 
 Invariants
-    A KB that does not exist is not kept, whatever names are invented.
-    A limited number of versions is open, besides those that are being read. One that is read stays open until then.
-    A version that is gone is E218, whether or not it was read before.
+    A KB that does not exist is not kept open, so invented names take no memory.
+    At most 8 earlier versions are open, not counting those that are being read. A version stays open while it is read.
+    A deleted version is E218, even if it was read before.
 """
 
 import collections
@@ -23,7 +23,7 @@ from pair.engine.summary import EngineStats, list_kbs
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, open_kb, with_graph
-from pair.kb.sync import SyncService
+from pair.kb.sync import ProjectSync, sync_service, synced_kbs
 from pair.settings import Settings
 from pair.sync.scheduling import Ticker
 from pair.values import check_kb_id
@@ -40,7 +40,7 @@ _Name = tuple[str, int]
 
 
 class OpenKbs:
-    """KBs by name, opened when they are first used, and kept open. Used from several threads at once."""
+    """KBs by name, opened on first use and kept open. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -54,9 +54,9 @@ class OpenKbs:
         self._past = OpenVersions()
 
     def get(self, kb_id: str, *, for_writing: bool = False, graph: bool | None = None) -> KnowledgeBase:
-        """Raises E212; E201 unless it is for writing, so that invented names are not kept.
+        """Return the open KB. Raises E212, and E201 if it does not exist and is not opened for writing.
 
-        `graph`: whether stored documents get one; None for what the settings say.
+        `graph`: whether to extract entities from stored documents; None for the configured value.
         """
         kb = self._kbs.get((kb_id, graph))
         if kb is not None:
@@ -68,45 +68,42 @@ class OpenKbs:
                 return kb
             embedder = self.embedders.get(kb_id) or self._new_embedder()
             kb = self._open(kb_id, graph, embedder)
-            try:
+            with contextlib.ExitStack() as on_error:
+                on_error.callback(kb.close)
                 if not for_writing and kb_id != DEFAULT_KB and kb.stats() is None:
                     raise errors.kb_uninitialised(kb_id)
-            except errors.PairError:
-                kb.close()
-                raise
+                on_error.pop_all()
             self._kbs[kb_id, graph] = kb
             self.embedders[kb_id] = embedder
             return kb
 
     def read(self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], _Result]) -> _Result:
-        """Return what `work` makes of a KB, or of one version of it. Raises E201, E212, E218."""
+        """Return the result of `work` on a KB, or on its version `at`. Raises E201, E212, E218."""
         if at is not None:
             return self._past.read(self.get(kb_id), at, work)
         if kb_id == DEFAULT_KB or (kb_id, None) in self._kbs:
             return work(self.get(kb_id))
-        # The work itself tells whether the KB exists: then the manifest is read once, and not twice.
+        # The work fails if the KB does not exist. A check before it would read the manifest twice.
         check_kb_id(kb_id)
         embedder = self._new_embedder()
         kb = self._open(kb_id, None, embedder)
-        is_kept = False
-        try:
+        with contextlib.ExitStack() as unless_kept:
+            unless_kept.callback(kb.close)
             result = work(kb)
             with self._lock:
-                is_kept = self._kbs.setdefault((kb_id, None), kb) is kb
+                if self._kbs.setdefault((kb_id, None), kb) is kb:
+                    unless_kept.pop_all()
                 self.embedders.setdefault(kb_id, embedder)
-        finally:
-            if not is_kept:
-                kb.close()
         return result
 
     def collection_at(self, kb_id: str, at: int | str) -> KbCollection:
-        """Return what a librarian of the KB answers from at a version. Raises E201, E212, E218."""
+        """Return the passages that a librarian of the KB answers from at a version. Raises E201, E212, E218."""
         kb = self.get(kb_id)
         number = self._past.read(kb, at, lambda past: past.version()[0])
         return self._past.collection(kb, number)
 
     def stats_of(self, kb_id: str) -> EngineStats | None:
-        """Return the figures of a KB; one that is not open is not kept open."""
+        """Return the statistics of a KB without keeping it open."""
         kb = self._kbs.get((kb_id, None))
         if kb is not None:
             return kb.stats()
@@ -128,7 +125,7 @@ class OpenKbs:
             return self._librarians[kb_id]
 
     def open_kbs(self) -> dict[str, KnowledgeBase]:
-        """Return the open KBs, without waiting for one that is being opened."""
+        """Return the open KBs. Do not wait for a KB that is being opened."""
         return {kb_id: kb for (kb_id, graph), kb in list(self._kbs.items()) if graph is None}
 
     def open_librarians(self) -> dict[str, KbLibrarians]:
@@ -164,11 +161,11 @@ class OpenKbs:
                 store=self._store(),
                 embedder=embedder,
                 settings=self.settings if graph is None else with_graph(self.settings, graph),
-                sources=SyncService(self.settings) if kb_id == DEFAULT_KB else None,
+                sources=sync_service(self.settings, kb_id) if kb_id in synced_kbs(self.settings) else None,
             )
 
     def _store(self) -> "str | BlobStore":
-        """Return the one store in memory; for other addresses each KB has its own connections."""
+        """Return the address of the store. A store in memory is shared: return the store itself."""
         address = self.settings.engine.store
         if address != "memory:":
             return address
@@ -178,7 +175,7 @@ class OpenKbs:
 
 
 class CountingEmbedder:
-    """The embedder that all KBs share, with counts of what it did for one of them."""
+    """Counts the calls of one KB to the embedder that all KBs share."""
 
     def __init__(self, embedder: "Embedder") -> None:
         self.hybrid_weight = embedder.hybrid_weight
@@ -224,13 +221,12 @@ class CountingEmbedder:
 @dataclass
 class _OpenVersion:
     kb: KnowledgeBase
-    readers: int = 0
-    is_kept: bool = True
-    """False once others took its place: the last reader closes it."""
+    users: int = 2
+    """Readers, and 1 for the cache. The last user closes the KB. The reader that opens it is the first one."""
 
 
 class OpenVersions:
-    """KBs by name and number of the version, opened when they are first used. Used from several threads at once."""
+    """Earlier versions of KBs by name and number, opened on first use. Thread-safe."""
 
     def __init__(self, most: int = _MOST_VERSIONS) -> None:
         self._most = most
@@ -238,13 +234,13 @@ class OpenVersions:
         self._open: collections.OrderedDict[_Name, _OpenVersion] = collections.OrderedDict()
 
     def read(self, kb: KnowledgeBase, version: int | str, work: Callable[[KnowledgeBase], _Result]) -> _Result:
-        """Return what `work` makes of one version of a KB. Raises E201, E218, and what the work raises."""
+        """Return the result of `work` on one version of a KB. Raises E201, E218, and what the work raises."""
         number = kb.versions.number(version)
         name = kb.kb_id, number
         with self._lock:
             past = self._open.get(name)
             if past is not None:
-                past.readers += 1
+                past.users += 1
                 self._open.move_to_end(name)
         if past is not None:
             try:
@@ -252,68 +248,64 @@ class OpenVersions:
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_VERSION:
                     raise
-        # Not open, or gone; but a version of a KB that was repaired or created again may exist again.
+        # It is not open, or it was deleted. A repaired or re-created KB may have a version of this number again.
         return self._work_on(name, self._add(name, kb.at(number)), work)
 
     def collection(self, kb: KnowledgeBase, number: int) -> KbCollection:
-        """Return what a librarian reads of one version. `kb`: the current one, for what no version changes."""
+        """Return the passages of one version for librarians. `kb`: the current version."""
         return KbCollection(kb, kb.collection.embedding, lambda work: self.read(kb, number, work))
 
     def close(self) -> None:
-        """Close all; those that are being read are closed by their last reader."""
+        """Close all versions that are not being read. Their last readers close the others."""
         with self._lock:
-            unused = [self._remove(name) for name in list(self._open)]
-        _close(unused)
+            unused = list(self._open.values())
+            self._open.clear()
+        self._release(*unused)
 
     def _add(self, name: _Name, kb: KnowledgeBase) -> _OpenVersion:
-        """Add an open KB, in place of one that another thread opened meanwhile."""
-        past = _OpenVersion(kb, readers=1)
+        """Add an open KB. It replaces one that another thread opened at the same time."""
+        past = _OpenVersion(kb)
         with self._lock:
-            unused = [self._remove(name)] if name in self._open else []
+            unused = [self._open.pop(name)] if name in self._open else []
             self._open[name] = past
             while len(self._open) > self._most:
-                unused.append(self._remove(next(iter(self._open))))
-        _close(unused)
+                unused.append(self._open.popitem(last=False)[1])
+        self._release(*unused)
         return past
 
     def _work_on(self, name: _Name, past: _OpenVersion, work: Callable[[KnowledgeBase], _Result]) -> _Result:
-        unused: list[KnowledgeBase | None] = []
         try:
             return work(past.kb)
         except errors.NotFoundError as fault:
             with self._lock:
-                if fault.code == errors.NO_SUCH_VERSION and self._open.get(name) is past:
-                    unused.append(self._remove(name))
+                is_gone = fault.code == errors.NO_SUCH_VERSION and self._open.get(name) is past
+                if is_gone:
+                    del self._open[name]
+            if is_gone:
+                self._release(past)
             raise
         finally:
+            self._release(past)
+
+    def _release(self, *versions: _OpenVersion) -> None:
+        for past in versions:
             with self._lock:
-                past.readers -= 1
-                unused.append(past.kb if not past.is_kept and not past.readers else None)
-            _close(unused)
-
-    def _remove(self, name: _Name) -> KnowledgeBase | None:
-        """Return the KB to close now; None while it is being read."""
-        past = self._open.pop(name)
-        past.is_kept = False
-        return None if past.readers else past.kb
-
-
-def _close(kbs: Sequence[KnowledgeBase | None]) -> None:
-    for kb in kbs:
-        if kb is not None:
-            kb.close()
+                past.users -= 1
+                is_unused = past.users == 0
+            if is_unused:
+                past.kb.close()
 
 
 # ── background jobs ───────────────────────────────────────────────────────────────────────────────────
 
 
 class BackgroundJob:
-    """Work in its own thread, at an interval, until it is stopped. Failed runs are counted and logged."""
+    """Work that runs at an interval in its own thread. Failed runs are counted and logged."""
 
     def __init__(
         self, name: str, interval_seconds: float, work: Callable[[], dict[str, Any]], *, at_once: bool
     ) -> None:
-        """`at_once`: run also at the start, not only after the first interval."""
+        """`at_once`: run at the start, not only after the first interval."""
         self.name = name
         self.interval_seconds = interval_seconds
         self.failures = 0
@@ -332,7 +324,7 @@ class BackgroundJob:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to stop; `join` waits for it."""
+        """Tell the job to stop. `join` waits for its end."""
         self._stop.set()
 
     def join(self, seconds: float) -> None:
@@ -378,7 +370,7 @@ class BackgroundJob:
         if isinstance(fault, errors.PairError):
             reason, public = fault.message, fault.public_message
         self._last = {**self._last, "last_error": public}
-        logger.warning("background work failed", extra={"job": self.name, "reason": reason})
+        logger.warning("background job failed", extra={"job": self.name, "reason": reason})
 
 
 def make_jobs(kbs: OpenKbs, metrics: ServerMetrics) -> list[BackgroundJob]:
@@ -401,9 +393,6 @@ def make_jobs(kbs: OpenKbs, metrics: ServerMetrics) -> list[BackgroundJob]:
         metrics.note_sweep(report)
         return report
 
-    def collect(kb: KnowledgeBase) -> Any:
-        return kb.maintenance.collect()
-
     def prefetch(kb: KnowledgeBase) -> Any:
         report = kb.maintenance.prefetch(server.prefetch_max_bytes, lambda: not prefetching.is_stopping)
         metrics.note_prefetch(report)
@@ -416,27 +405,27 @@ def make_jobs(kbs: OpenKbs, metrics: ServerMetrics) -> list[BackgroundJob]:
     jobs = [
         prefetching,
         make_job("compaction", server.compaction_interval_seconds, compact),
-        make_job("gc", server.gc_interval_seconds, collect),
+        make_job("gc", server.gc_interval_seconds, lambda kb: kb.maintenance.collect()),
         make_job("sweep", server.sweep_interval_seconds, sweep),
     ]
     sync = BackgroundJob(
         "sync",
         settings.kb.runtime_refresh_tick_seconds,
-        lambda: SyncService(settings).sync_in_background().to_json(),
+        lambda: ProjectSync(settings).sync_in_background().to_json(),
         at_once=True,
     )
     return [job for job in ([sync, *jobs] if server.sync else jobs) if job.interval_seconds > 0]
 
 
 def _run_for_all(kbs: OpenKbs, work: Callable[[KnowledgeBase], Any]) -> dict[str, Any]:
-    """Return the report for each KB. A KB that fails does not keep the others from their turn."""
+    """Run the work for all open KBs and return their reports. After all of them, raise the first error."""
     done: dict[str, Any] = {}
     first: errors.PairError | None = None
     for kb_id, kb in kbs.open_kbs().items():
         try:
             done[kb_id] = dataclasses.asdict(work(kb))
         except errors.NotFoundError:
-            continue  # nothing was ever stored
+            continue  # the KB has no version yet
         except errors.PairError as fault:
             first = first or fault
     if first is not None:

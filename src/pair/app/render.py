@@ -1,11 +1,11 @@
-"""Print errors, results and log lines, as text for people or JSON for programs. Nothing else prints.
+"""Print errors, results, progress and log lines, as text or as JSON. Nothing else prints.
 
-Titles, file names, documents, replies of servers and models can hold characters that move the cursor, change what is
-on the screen, reverse the reading direction, or hide. They are shown as escapes: `\\x1b`, `\\u202e`.
+Titles, file names, documents and replies of servers and models can hold characters that move the cursor, overwrite
+the screen, reverse the reading direction, or hide. They are printed as escapes: `\\x1b`, `\\u202e`.
 
 Invariants
-    Text of others is escaped here, on its way out. A line stays one line, so that such text cannot add lines to a
-    report; only a text of several lines is printed as one.
+    Foreign text is escaped here, on its way out. A line stays one line, so that such text cannot add lines to a
+    report; only `print_text` and `print_piece` keep line breaks.
 """
 
 import contextlib
@@ -13,17 +13,21 @@ import datetime
 import getpass
 import json
 import logging
+import os
 import re
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self, TextIO
 
 from pair.errors import PairError
 
 _NAMES_SHOWN = 5
+_BOLD, _RED = 1, 31
 _PERCENT_STEP = 10
+_SECONDS_BETWEEN_NOTES = 10.0
 _SOURCES_WORTH_PERCENTS = 50
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # Control characters, with DEL and C1; line and paragraph separators; characters that embed, override or isolate a
@@ -50,12 +54,38 @@ def escape_text(text: str) -> str:
 
 
 def escape_json(dumped: str) -> str:
-    """Return JSON of ASCII characters without DEL, the one control character that JSON leaves as it is."""
+    """Return JSON of ASCII characters without DEL, the one control character that JSON does not escape."""
     return dumped.replace("\x7f", "\\u007f")
 
 
 def _escape(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode("ascii")
+
+
+class SafeLine(NamedTuple):
+    """A line whose foreign parts are escaped already."""
+
+    text: str
+
+
+Line = str | SafeLine
+
+
+def style(text: str, *, stream: TextIO | None = None, code: int = _BOLD) -> SafeLine:
+    """Return the line escaped; on a terminal also bold, or in the style of another SGR code."""
+    safe = escape_line(text)
+    return SafeLine(f"\x1b[{code}m{safe}\x1b[0m" if safe and is_styled(stream or sys.stdout) else safe)
+
+
+def join_line(*parts: Line) -> SafeLine:
+    """Join parts to one line; those that are not safe yet are escaped."""
+    return SafeLine("".join(escape_line(part) if isinstance(part, str) else part.text for part in parts))
+
+
+def is_styled(stream: TextIO) -> bool:
+    """Return whether bold and colours may be written to a stream."""
+    variables = os.environ  # noqa: TID251 - conventions of terminals, not settings of pair
+    return stream.isatty() and not variables.get("NO_COLOR") and variables.get("TERM") != "dumb"
 
 
 def format_error(error: PairError) -> str:
@@ -83,10 +113,11 @@ def print_error(error: PairError, *, as_json: bool) -> None:
     if as_json:
         print_json(error.to_json())
     else:
-        _write(sys.stderr, format_error(error) + "\n")
+        word = style("Error:", stream=sys.stderr, code=_RED).text
+        _write(sys.stderr, f"{word}{format_error(error).removeprefix('Error:')}\n")
 
 
-def print_result(*lines: str) -> None:
+def print_result(*lines: Line) -> None:
     """Print lines of the result to standard output."""
     _write_lines(sys.stdout, lines)
 
@@ -102,21 +133,9 @@ def print_piece(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_note(*lines: str) -> None:
-    """Print lines for people to standard error."""
+def print_note(*lines: Line) -> None:
+    """Print lines to standard error."""
     _write_lines(sys.stderr, lines)
-
-
-def print_progress(text: str) -> None:
-    """Print a line that the next one replaces; print nothing where stderr is no terminal."""
-    if sys.stderr.isatty():
-        _write(sys.stderr, f"\r\x1b[K{escape_line(text)}")
-        sys.stderr.flush()
-
-
-def end_progress() -> None:
-    if sys.stderr.isatty():
-        _write(sys.stderr, "\r\x1b[K")
 
 
 def ask_password() -> str:
@@ -133,8 +152,8 @@ def ask_confirmation(question: str) -> bool | None:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _write_lines(stream: Any, lines: Sequence[str]) -> None:
-    _write(stream, "".join(f"{escape_line(line)}\n" for line in lines))
+def _write_lines(stream: Any, lines: Sequence[Line]) -> None:
+    _write(stream, "".join(f"{join_line(line).text}\n" for line in lines))
 
 
 def _write(stream: Any, text: str) -> None:
@@ -144,8 +163,9 @@ def _write(stream: Any, text: str) -> None:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """3, `file` -> `3 files`"""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """3, `file` -> `3 files`; 2, `query` -> `2 queries`"""
+    many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
 
 
 def join_names(paths: Sequence[str]) -> str:
@@ -190,48 +210,76 @@ def format_log_time(record: logging.LogRecord) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class _PercentLines:
-    """Prints a line at every further ten percent."""
+class Progress:
+    """A count with its rate and the time left: a bar on a terminal, a line every ten percent elsewhere.
 
-    def __init__(self, last_percent: int = -1) -> None:
-        self._last_percent = last_percent
+    Use it as a context manager, so that the terminal gets its cursor back however the block ends.
+    """
 
-    def update(self, done: int, total: int, whole: str, prefix: str = "") -> None:
-        percent = done * 100 // max(1, total) // _PERCENT_STEP * _PERCENT_STEP
-        if percent > self._last_percent:
-            self._last_percent = percent
-            print_note(f"{prefix}{percent}% of {whole}")
-
-
-class CountProgress:
-    """Shows a count out of a total: one line on a terminal, lines of percent elsewhere."""
-
-    def __init__(self, noun: str, *, is_quiet: bool) -> None:
+    def __init__(self, noun: str, *, is_quiet: bool, label: str = "") -> None:
         self._noun = noun
         self._is_quiet = is_quiet
-        self._percents = _PercentLines(0)
+        self._label = escape_line(label)
+        self._first: tuple[float, int] | None = None
+        self._noted_at = time.perf_counter()
+        self._noted_percent = 0
+        self._bar: Any = None
 
-    def __call__(self, done: int, total: int) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, done: int, total: int | None, detail: str = "") -> None:
         if self._is_quiet:
             return
-        whole = pluralize(total, self._noun)
-        print_progress(f"{done:,} of {whole}")
-        if not sys.stderr.isatty():
-            self._percents.update(done, total, whole)
+        now = time.perf_counter()
+        began, before = self._first = self._first or (now, done)
+        rate = (done - before) / (now - began) if now - began >= 1 else 0
+        speed = f", {self._amount(rate)}/s" if rate else ""
+        if sys.stderr.isatty():
+            count = f"{self._amount(done)} of {self._format(total)}" if total else self._format(done)
+            self._show_bar(done, total, count + speed, self._label + escape_line(detail)[-40:])
+        elif total:
+            percent = done * 100 // total // _PERCENT_STEP * _PERCENT_STEP
+            if percent > self._noted_percent:
+                self._noted_percent = percent
+                left = f", {(total - done) / rate:,.0f} s left" if rate and done < total else ""
+                print_note(f"{self._label}{percent}% of {self._format(total)}{speed}{left}")
+        elif now - self._noted_at >= _SECONDS_BETWEEN_NOTES and not self._noted_percent:
+            self._noted_at = now
+            print_note(f"{self._label}{self._format(done)}")
+
+    def close(self) -> None:
+        """Remove the bar and show the cursor."""
+        bar, self._bar, self._is_quiet = self._bar, None, True
+        if bar is not None:
+            bar[0].stop()
+
+    def _show_bar(self, done: int, total: int | None, count: str, label: str) -> None:
+        if self._bar is None:
+            bar = _new_bar()
+            bar.start()
+            self._bar = bar, bar.add_task(label, total=total or None, count=count)
+        bar, task = self._bar
+        bar.update(task, completed=done, total=total or None, count=count, description=label)
+
+    def _amount(self, count: float) -> str:
+        return format_size(count) if self._noun == "byte" else f"{count:,.0f}"
+
+    def _format(self, count: int) -> str:
+        return format_size(count) if self._noun == "byte" else pluralize(count, self._noun)
 
 
 class ProgressObserver:
-    """Shows downloads and the progress of a sync: bars on a terminal, lines of percent elsewhere.
-
-    A quiet one, for `--json`, prints notes only.
-    """
+    """The progress of downloads and syncs. A quiet one, for `--json`, prints notes only."""
 
     def __init__(self, *, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
         self._total = 0
         self._done = 0
-        self._percents = _PercentLines()
-        self._bar: Any = None
+        self._progress: Progress | None = None
         # A signal may come while its own thread holds it.
         self._lock = threading.RLock()
 
@@ -240,70 +288,50 @@ class ProgressObserver:
 
     @contextlib.contextmanager
     def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
-        if self._is_quiet:
-            yield lambda count: None
-        elif not sys.stderr.isatty():
-            yield _start_percents(name, total_bytes, have_bytes)
-        else:
-            with _new_bar(is_transfer=True) as progress:
-                task = progress.add_task(escape_line(name), total=total_bytes, completed=have_bytes)
-                yield lambda count: progress.advance(task, count)
+        done_bytes = have_bytes
+        if have_bytes and not self._is_quiet:
+            print_note(f"{name}: resuming at {format_size(have_bytes)}")
+        with Progress("byte", is_quiet=self._is_quiet, label=f"{name}: ") as progress:
 
-    def planned(self, total: int) -> None:
-        if self._is_quiet:
-            return
+            def advance(count: int) -> None:
+                nonlocal done_bytes
+                done_bytes += count
+                progress(done_bytes, total_bytes)
+
+            yield advance
+
+    def planned(self, total: int, phase: str = "reading") -> None:
         self.close()
-        self._total, self._done, self._percents = total, 0, _PercentLines()
-        if sys.stderr.isatty():
-            progress = _new_bar(is_transfer=False)
-            progress.start()
-            self._bar = progress, progress.add_task("", total=total)
+        is_short = total < _SOURCES_WORTH_PERCENTS and not sys.stderr.isatty()
+        self._total, self._done = total, 0
+        self._progress = Progress("source", is_quiet=self._is_quiet or is_short or not total, label=f"{phase} ")
+        self._progress(0, total)
 
     def finished(self, source_id: str) -> None:
         with self._lock:
             self._done += 1
-            if self._bar is not None:
-                progress, task = self._bar
-                progress.update(task, advance=1, description=escape_line(source_id)[-40:])
+            if self._progress is not None:
+                self._progress(self._done, self._total, source_id)
                 if self._done == self._total:
                     self.close()
-            elif self._total >= _SOURCES_WORTH_PERCENTS:
-                self._percents.update(self._done, self._total, pluralize(self._total, "source"))
 
     def close(self) -> None:
         """Remove the bar and show the cursor; sources that finish later are not shown."""
         with self._lock:
-            bar, self._bar, self._total = self._bar, None, 0
-        if bar is not None:
-            bar[0].stop()
+            progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.close()
 
 
-def _new_bar(*, is_transfer: bool) -> Any:
-    """Return a progress bar of bytes, or of finished sources."""
+def _new_bar() -> Any:
     from rich import progress  # noqa: PLC0415 - only where there is a terminal
     from rich.console import Console  # noqa: PLC0415
 
-    bytes_columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
     return progress.Progress(
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
-        *(bytes_columns if is_transfer else (progress.MofNCompleteColumn(),)),
+        progress.TextColumn("{task.fields[count]}", markup=False),
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
-        transient=not is_transfer,
+        transient=True,
     )
-
-
-def _start_percents(name: str, total_bytes: int | None, have_bytes: int) -> Callable[[int], None]:
-    """Return what prints the progress of a transfer when it is given a count of further bytes."""
-    done_bytes, percents = have_bytes, _PercentLines()
-
-    def advance(count: int) -> None:
-        nonlocal done_bytes
-        done_bytes += count
-        if total_bytes:
-            percents.update(done_bytes, total_bytes, format_size(total_bytes), f"{name}: ")
-
-    if have_bytes:
-        print_note(f"{name}: resuming at {format_size(have_bytes)}")
-    return advance

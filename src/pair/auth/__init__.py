@@ -1,1 +1,1 @@
-"""Who may do what with a server: its settings, keys, tokens, and the rules."""
+"""Access to a server: settings, keys, tokens, trust, and the rules."""

@@ -1,11 +1,10 @@
 """API keys: add, list, revoke and verify them. Only their hashes are stored.
 
-A key has 256 random bits, so a plain SHA-256 of it cannot be turned back: there is nothing to guess.
-
+A key has 256 random bits, so a plain SHA-256 of it cannot be reversed.
 Invariants
-    The key itself is shown once, when it is made, and never written anywhere.
-    A revoked key is refused by the next request: the file is read again whenever it changed.
-    A file of the folder that neither `pair keys` wrote nor `pair trust` accepted lets no key in.
+    The key itself is shown once, when it is made, and never stored.
+    A revoked key is refused from the next request on: the file is read again after every change.
+    A keys file in the folder counts only if `pair keys` wrote it or `pair trust` accepted it.
 """
 
 import contextlib
@@ -29,11 +28,11 @@ from pair.clock import Clock, to_timestamp
 _KEY = re.compile(r"pair_([0-9a-f]{12})_([0-9a-f]{64})")
 _READ_ATTEMPTS = 10
 _UNKNOWN_HASH = hashlib.sha256(b"").hexdigest()
-"""Compared with when no key has that id, so that this takes as long."""
+"""The hash to compare with for an unknown id, so that the comparison takes as long."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stored part of a key. Permissions are not guessed: one bad key makes the whole file unreadable."""
+    """The stored part of a key. One invalid key makes the whole file unreadable."""
 
     id: str
     name: str
@@ -50,24 +49,18 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             datetime.datetime.fromisoformat(self.expires_at)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the key for people: without the hash."""
+        """Return all but the hash."""
         names = ("id", "name", "scope", "kbs", "created_at", "expires_at", "revoked_at")
         return {name: getattr(self, name) for name in names}
 
 
-class StoredKeys(msgspec.Struct):
-    """The content of a keys file."""
-
-    keys: list[ApiKey]
-
-
 class KeyFile:
-    """The keys of a server. Used from several threads at once, and changed by several processes."""
+    """The keys of a server. Thread-safe; several processes may change the file."""
 
     def __init__(
         self, path: Path, clock: Clock, new_secret: Callable[[int], str], trust: TrustedFile | None = None
     ) -> None:
-        """`new_secret`: returns random bytes as hex. `trust`: decides which bytes count; None for all."""
+        """Read nothing yet. `new_secret`: returns random bytes as hex. `trust`: None to trust any content."""
         self._path = path
         self._clock = clock
         self._new_secret = new_secret
@@ -78,7 +71,7 @@ class KeyFile:
     def add(
         self, name: str, scope: Scope, kbs: Sequence[str], lifetime: datetime.timedelta | None
     ) -> tuple[ApiKey, str]:
-        """Return the stored part, and the key itself."""
+        """Add a key. Return its stored part, and the key itself."""
         key_id, secret = self._new_secret(6), self._new_secret(32)
         text = f"pair_{key_id}_{secret}"
         now = self._clock.now()
@@ -96,11 +89,11 @@ class KeyFile:
         return key, text
 
     def all(self) -> list[ApiKey]:
-        """Raises E401, E404."""
+        """Return all keys. Raises E401, E404."""
         return list(self._load().values())
 
     def revoke(self, key_id: str) -> ApiKey:
-        """Raises E613."""
+        """Revoke a key. Raises E613."""
         with self._change() as keys:
             if key_id not in keys:
                 raise errors.no_such_key(key_id)
@@ -113,10 +106,8 @@ class KeyFile:
         match = _KEY.fullmatch(text)
         key = self._load().get(match[1]) if match else None
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        is_same = hmac.compare_digest(
-            digest.encode(), (key.sha256 if key else _UNKNOWN_HASH).encode("utf-8", "replace")
-        )
-        if key is None or not is_same:
+        stored = key.sha256 if key else _UNKNOWN_HASH
+        if not hmac.compare_digest(digest.encode(), stored.encode("utf-8", "replace")) or key is None:
             raise errors.credentials_refused("the key is not known")
         if key.revoked_at:
             raise errors.credentials_refused("the key was revoked")
@@ -126,7 +117,7 @@ class KeyFile:
         return Principal(f"key:{key.name}", key.scope, kbs, credential=f"key {key.id}")
 
     def _load(self) -> dict[str, ApiKey]:
-        """Return the keys by id; read the file only when it changed."""
+        """Return the keys by id; read the file only after a change."""
         signature = self._signature()
         with self._lock:
             if signature is None:
@@ -143,7 +134,7 @@ class KeyFile:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def _read_trusted(self) -> bytes:
-        """Read the file once, and check the same bytes; again when another process replaced it in between."""
+        """Return the bytes of the file if they are trusted; read again after another process replaced it."""
         for _ in range(_READ_ATTEMPTS):
             signature = self._signature()
             with files.storage_errors():
@@ -156,7 +147,7 @@ class KeyFile:
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[dict[str, ApiKey]]:
-        """Write the keys back as the block leaves them."""
+        """Yield the keys, and store them as the block changes them."""
         lock_path = self._path.with_name(f".{self._path.name}.lock")
         with files.storage_errors(), files.exclusive_lock(lock_path, on_wait=lambda _holder: None):
             old = self._read_trusted() if self._path.exists() else None
@@ -171,7 +162,7 @@ class KeyFile:
 def parse_keys(content: bytes, path: Path) -> dict[str, ApiKey]:
     """Return the keys of a file by id. Raises E401."""
     try:
-        stored = msgspec.convert(json.loads(content), StoredKeys)
-    except (ValueError, RecursionError) as fault:
+        keys = msgspec.convert(json.loads(content)["keys"], list[ApiKey])
+    except (ValueError, LookupError, TypeError, RecursionError) as fault:
         raise errors.settings_invalid(str(path), "not a file of keys") from fault
-    return {key.id: key for key in stored.keys}
+    return {key.id: key for key in keys}

@@ -10,7 +10,7 @@ from pair import errors
 
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""Each covers those before it."""
+"""The scopes; each includes those before it."""
 
 ASYMMETRIC = frozenset(
     ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES256K", "ES384", "ES512", "EdDSA"]
@@ -25,18 +25,18 @@ class Principal:
     id: str
     scope: Scope
     kbs: frozenset[str] | None = None
-    """The KBs that it may use; None for all."""
+    """The permitted KBs; None for all."""
     user: bool = True
-    """Whether the caller is known; not so without authentication."""
+    """Whether the caller is known; False without authentication."""
     email: str = ""
     teams: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     credential: str = ""
-    """The credential, where several credentials may have one `id`."""
+    """Distinguishes the credentials of one `id`."""
 
     @property
     def client(self) -> str:
-        """The name under which limits and repeated requests are counted."""
+        """The key of rate limits and idempotent requests."""
         return self.credential or self.id
 
     @property
@@ -53,13 +53,13 @@ def covers(scope: Scope, needed: Scope) -> bool:
 
 
 def check_scope(principal: Principal, needed: Scope) -> None:
-    """Raises E603."""
+    """Check that a caller has a scope. Raises E603."""
     if not covers(principal.scope, needed):
         raise errors.not_allowed(f"this needs the scope {needed}, and yours is {principal.scope}")
 
 
 def check_kb(principal: Principal, kb_id: str) -> None:
-    """Raises E603, also for a KB that does not exist, so that the error does not reveal it."""
+    """Check that a caller may use a KB. Raises E603, also for a missing KB: the error must not reveal that."""
     if principal.kbs is not None and kb_id not in principal.kbs:
         shown = kb_id if len(kb_id) <= 128 else f"{kb_id[:128]}…"
         raise errors.not_allowed(f"the knowledge base {shown!r}")
@@ -82,12 +82,16 @@ def is_loopback(host: str) -> bool:
 
 
 def check_origin(host: str, origin: str, *, only_loopback: bool, is_named: bool = False) -> None:
-    """Refuse requests that pages of other sites make in the name of their visitors. Raises E603.
+    """Refuse cross-site requests of pages in a browser. Raises E603.
 
-    `only_loopback`: the server has no authentication, so a foreign name that resolves to it does not count.
+    `only_loopback`: without authentication, refuse foreign host names that resolve to this machine.
     `is_named`: the settings permit the origin.
     """
-    if only_loopback and not is_loopback(_parse_host(host)):
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        name = ""
+    if only_loopback and not is_loopback(name):
         raise errors.not_allowed("without authentication only loopback names are served", hints=["Set server.auth"])
     if origin and not is_named and origin.partition("://")[2].lower() != host.lower():
         raise errors.not_allowed(
@@ -97,25 +101,17 @@ def check_origin(host: str, origin: str, *, only_loopback: bool, is_named: bool 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The tokens that a client has left."""
+    """The remaining tokens of a client."""
 
     tokens: float
     at: float
-    """By the monotonic clock."""
+    """Time of the last request, by the monotonic clock."""
 
 
 def take_token(bucket: Bucket | None, now: float, *, per_second: float, burst: int) -> tuple[Bucket, float]:
-    """Return the bucket after one request, and the seconds to wait before the request may be made."""
+    """Return the bucket after one request, and the seconds to wait before the request is permitted."""
     full = float(burst)
     tokens = full if bucket is None else min(full, bucket.tokens + (now - bucket.at) * per_second)
     if tokens >= 1.0:
         return Bucket(tokens - 1.0, now), 0.0
     return Bucket(tokens, now), (1.0 - tokens) / per_second
-
-
-def _parse_host(header: str) -> str:
-    """`Example.org:8080` -> `example.org`; "" for what is no host."""
-    try:
-        return (urlsplit(f"//{header}").hostname or "").lower()
-    except ValueError:
-        return ""

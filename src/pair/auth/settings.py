@@ -16,73 +16,73 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where `pair serve` listens, whom it lets in, how much it takes at a time, and what it does meanwhile."""
+    """Settings of `pair serve`: address, authentication, limits, background jobs and logs."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; any but a loopback address needs server.auth"""
+    """Address to listen on. Any address other than loopback requires server.auth."""
     port: Annotated[int, Ge(0), Le(65535)] = 8080
-    """Port to listen on; 0 for any that is free"""
+    """Port to listen on. 0 picks a free port."""
     auth: AuthKind = "none"
-    """Who may come in: none (everybody on this machine), keys (made with `pair keys add`), jwt (signed tokens)"""
+    """Authentication: none (loopback only), keys (from `pair keys add`) or jwt (signed tokens)."""
     keys_file: str = ".pair/keys.json"
-    """Where keys are kept, hashed"""
+    """File with the hashes of the API keys."""
     jwt_jwks: str = ""
-    """Public keys that tokens are checked with: a JWKS file, or the https address of one"""
+    """Public keys for tokens: a JWKS file or its https URL."""
     jwt_issuer: str = ""
-    """Who must have issued a token"""
+    """Required issuer (`iss`) of a token."""
     jwt_audience: str = ""
-    """Whom a token must be meant for"""
+    """Required audience (`aud`) of a token."""
     jwt_algorithms: str = "RS256,ES256,EdDSA"
-    """Algorithms that a token may be signed with, with commas between; asymmetric ones only"""
+    """Accepted signature algorithms, separated by commas. Only asymmetric algorithms are allowed."""
     jwt_leeway_seconds: SecondsOrNever = 30.0
-    """By how much clocks may differ"""
+    """Allowed clock difference when a token is checked."""
     trusted_proxies: str = ""
-    """Addresses, with commas between, whose X-Forwarded-For is believed; empty for none"""
+    """Addresses of proxies whose X-Forwarded-For header is used, separated by commas. Empty for none."""
     cors_origins: str = ""
-    """Sites whose pages may call the server, with commas between: https://app.example.com; empty for none"""
+    """Origins whose pages may call the server, separated by commas: https://app.example.com. Empty for none."""
     max_body_bytes: Positive = 52_428_800
-    """Longest request that stores documents; of a stream of documents, the longest line. Others have at most 1 MiB"""
+    """Maximum size of a request that stores documents, or of one line in a stream. Other requests: 1 MiB."""
     max_buffered_bytes: Positive = 209_715_200
-    """Memory for the bodies of all requests together; what does not fit is refused with E617"""
+    """Maximum memory for all request bodies together. Requests beyond it fail with E617."""
     max_connections: Positive = 4_096
-    """Connections at a time; a new one takes the place of the one that has waited longest for its request"""
+    """Maximum number of open connections. A new one then replaces the connection that has been idle longest."""
     client_workers: Annotated[int, Gt(0), Le(64)] = 16
-    """Threads, of 64, that the requests of one key or token may use at the same time; more of them wait"""
+    """Maximum number of threads, out of 64, for the requests of one key or token. Further requests wait."""
     body_timeout_seconds: Seconds = 30.0
-    """In this time a request must have arrived; of a stream, its next document. A client must read as fast"""
+    """Maximum time for a request body, or for the next document of a stream, and for a client to read."""
     header_timeout_seconds: Seconds = 10.0
-    """In this time the head of a request must have arrived"""
+    """Maximum time for the header of a request."""
     keep_alive_seconds: Seconds = 15.0
-    """How long an idle connection is kept"""
+    """Close an idle connection after this many seconds."""
     request_timeout_seconds: Seconds = 30.0
-    """How long a request that reads may take"""
+    """Maximum time for a request that reads."""
     write_wait_seconds: Seconds = 30.0
-    """How long a request that writes waits for others that write the same KB"""
+    """Maximum time that a write waits for other writes to the same KB."""
     stop_seconds: Annotated[float, Gt(0), Le(60)] = 7.0
-    """How long requests under way may take once the server is told to stop"""
+    """Maximum time for running requests after the server is asked to stop."""
     rate_limit_per_second: Annotated[float, Ge(0), Le(1_000_000)] = 0.0
-    """Requests that a client may make in a second, over time; 0 for no limit"""
+    """Maximum request rate of a client, on average. 0 means no limit."""
     rate_limit_burst: Positive = 50
-    """Requests that a client may make at once before server.rate_limit_per_second counts"""
+    """Number of requests that a client may make at once before server.rate_limit_per_second applies."""
     idempotency_seconds: Seconds = 86_400.0
-    """How long an Idempotency-Key is remembered"""
+    """Remember an Idempotency-Key for this many seconds."""
     sync: bool = True
-    """Keep the KB `default` in line with files and links, every kb.runtime_refresh_tick_seconds"""
+    """Sync files and links into the KB `default`, every kb.runtime_refresh_tick_seconds."""
     compaction_interval_seconds: SecondsOrNever = 600.0
-    """How often open KBs are compacted, if that is worth it; 0 for never"""
+    """Compact open KBs this often, if needed. 0 means never."""
     gc_interval_seconds: SecondsOrNever = 600.0
-    """How often shards that no manifest names are deleted from open KBs; 0 for never"""
+    """Delete unreferenced shards of open KBs this often. 0 means never."""
     sweep_interval_seconds: SecondsOrNever = 30.0
-    """How often fetched shards are evicted that are too old or too many; 0 for never"""
+    """Evict shards from the cache this often. 0 means never."""
     prefetch_interval_seconds: SecondsOrNever = 5.0
-    """How often it is looked what of open KBs should be fetched before it is asked for; 0 for never"""
+    """Check this often which shards of open KBs to download ahead of queries. 0 means never."""
     prefetch_max_bytes: Annotated[int, Ge(0)] = 1_073_741_824
-    """Most bytes that are fetched before they are asked for, of one KB at a time; 0 for none"""
+    """Maximum size of the shards to download ahead of queries, for each KB. 0 means none."""
     mcp_write: bool = False
-    """Let assistants add and delete documents over MCP, where their credentials allow writing"""
+    """Let assistants add and delete documents over MCP, if their credentials allow writes."""
     mcp_result_tokens: Annotated[int, Ge(500), Le(100_000)] = 8_000
-    """Longest result of an MCP tool, in tokens of about three bytes"""
+    """Maximum length of an MCP tool result, in tokens of about 3 bytes."""
     log_format: LogFormat = "text"
-    """Log lines for people (text) or for programs (json)"""
+    """Format of log lines: text or json."""
     otlp_endpoint: str = ""
-    """Where traces of questions are sent, by OTLP over HTTP: http://host:4318/v1/traces; empty for nowhere"""
+    """URL for traces of questions, OTLP over HTTP: http://host:4318/v1/traces. Empty for none."""

@@ -1,11 +1,10 @@
 """Verify signed tokens (JWT) with the public keys of their issuer.
 
 Invariants
-    Only asymmetric algorithms that the settings list are accepted; never `none`, never a shared secret.
-    A token needs an end, an issuer, an audience and a subject. Its claims count once its signature is right.
+    Only asymmetric algorithms in the settings are accepted; never `none`, never a shared secret.
+    A token needs an expiry, an issuer, an audience and a subject. Claims are used only after the signature is verified.
     Only scopes that begin with `pair:` count.
-    One caller at a time reads public keys, and not again before a pause, whatever tokens name and whether or not the
-    last read succeeded.
+    One caller at a time reads public keys. A pause follows every read, even a failed one, for any token.
 """
 
 import contextlib
@@ -25,18 +24,18 @@ from pair.clock import Clock
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _SECONDS_BETWEEN_READS = 30.0
 _LEAST_SECONDS_AFTER_FAILURE = 2.0
-"""Doubled with every failure in a row, up to `_SECONDS_BETWEEN_READS`."""
+"""Doubled with every consecutive failure, up to `_SECONDS_BETWEEN_READS`."""
 _MOST_SECONDS_OF_AGE = 300.0
-"""How long a key is trusted after its issuer withdrew it."""
+"""A key is trusted at most this long after its issuer withdrew it."""
 _SCOPE_PREFIX = "pair:"
 _MOST_TOKEN_CHARACTERS = 16_384
 
 
 class TokenVerifier:
-    """Verifies tokens. Used from several threads at once."""
+    """A verifier of tokens. Thread-safe."""
 
     def __init__(self, settings: ServerSettings, read_jwks: Callable[[], bytes], clock: Clock) -> None:
-        """`read_jwks`: returns the current JWKS document; may raise PairError. Raises E401."""
+        """Check the settings. `read_jwks`: returns the current JWKS document or raises PairError. Raises E401."""
         self._settings = settings
         self._algorithms = _check_algorithms(settings)
         self._read_jwks = read_jwks
@@ -44,14 +43,14 @@ class TokenVerifier:
         self._read_lock = threading.Lock()
         self._keys: dict[str, jwt.PyJWK] = {}
         self._read_at: float | None = None
-        """When the keys were last read successfully."""
+        """Time of the last successful read."""
         self._tried_at: float | None = None
         self._failures = 0
-        """Since the last success."""
+        """Failures since the last success."""
         self._last_failure: errors.PairError | None = None
 
     def authenticate(self, token: str, *, may_read: bool = True) -> Principal:
-        """Return the owner of a token. Raises E602, E614. `may_read`: read public keys first if that is due."""
+        """Return the owner of a token. `may_read`: read public keys first if a read is due. Raises E602, E614."""
         header = self._parse_header(token)
         if may_read and self._is_read_due(header):
             self.read_keys()
@@ -73,11 +72,11 @@ class TokenVerifier:
         return _build_principal(claims)
 
     def needs_keys(self, token: str) -> bool:
-        """Tell whether public keys should be read before this token is verified. Raises E602."""
+        """Tell whether a read of public keys is due before this token is verified. Raises E602."""
         return self._is_read_due(self._parse_header(token))
 
     def read_keys(self) -> None:
-        """Read public keys, or wait for another thread that does. `authenticate` raises what goes wrong."""
+        """Read public keys, or wait for another thread that reads them. `authenticate` raises the error."""
         before = self._tried_at
         with self._read_lock:
             if self._tried_at != before:
@@ -93,7 +92,7 @@ class TokenVerifier:
                 self._read_at = self._clock.monotonic()
 
     def _parse_header(self, token: str) -> Mapping[str, Any]:
-        """Raises E602."""
+        """Return the header of a token. Raises E602."""
         if len(token) > _MOST_TOKEN_CHARACTERS:
             raise errors.credentials_refused("the token is too long")
         try:
@@ -106,7 +105,7 @@ class TokenVerifier:
         return header
 
     def _is_read_due(self, header: Mapping[str, Any]) -> bool:
-        """Tell whether the keys are old, or lack the one that the token names, and the pause is over."""
+        """Tell whether the pause is over, and the keys are old or lack that of the token."""
         if self._tried_at is None:
             return True
         now, pause = self._clock.monotonic(), _SECONDS_BETWEEN_READS
@@ -118,17 +117,17 @@ class TokenVerifier:
         return not is_fresh or self._find_key(header) is None
 
     def _choose_key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
-        """Raises E602; E614 before any key could be read. Known keys count while they cannot be read again."""
+        """Return the key of a token. Raises E602; E614 before the first successful read. Known keys stay valid."""
         if self._read_at is None:
-            # A copy: an error that is raised repeatedly would gather tracebacks.
+            # A copy, because an error that is raised repeatedly collects tracebacks.
             raise copy.copy(self._last_failure) or errors.jwks_unreadable("there was no answer yet")
         key = self._find_key(header)
         if key is None or (key.algorithm_name and key.algorithm_name != header["alg"]):
-            raise errors.credentials_refused("the token is signed with a key that is not known")
+            raise errors.credentials_refused("the token is signed with an unknown key")
         return key
 
     def _find_key(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
-        """Return the key that a token names; the only key for a token that names none."""
+        """Return the key that a token names; for a token without a name, the only key."""
         keys, key_id = self._keys, str(header.get("kid", ""))
         if not key_id and len(keys) == 1:
             return next(iter(keys.values()))
@@ -136,7 +135,7 @@ class TokenVerifier:
 
 
 def _check_algorithms(settings: ServerSettings) -> frozenset[str]:
-    """Return the accepted algorithms. Raises E401, also for other settings that tokens need."""
+    """Return the accepted algorithms. Raises E401, also for missing settings of tokens."""
     algorithms = frozenset(name.strip() for name in settings.jwt_algorithms.split(",") if name.strip())
     if not algorithms or not algorithms <= ASYMMETRIC:
         raise errors.settings_invalid(
@@ -146,12 +145,12 @@ def _check_algorithms(settings: ServerSettings) -> frozenset[str]:
         )
     for name in ("jwt_jwks", "jwt_issuer", "jwt_audience"):
         if not getattr(settings, name):
-            raise errors.settings_invalid(f"server.{name}", "it is needed with server.auth: jwt")
+            raise errors.settings_invalid(f"server.{name}", "server.auth: jwt needs it")
     return algorithms
 
 
 def _parse_jwks(document: bytes) -> dict[str, jwt.PyJWK]:
-    """Return the keys by id, without those that could be used to sign as well as to verify."""
+    """Return the public keys by id, without those that could also sign."""
     try:
         values = json.loads(document)["keys"]
         usable = [value for value in values if value.get("kty") != "oct" and value.get("use", "sig") == "sig"]

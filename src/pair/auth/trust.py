@@ -1,10 +1,10 @@
 """Trust in a folder: which of its settings need it, and which of its files have it.
 
-Every key of the settings is safe or has a row with the reason why it needs trust. A key without either needs trust.
-The trust store holds the files that the user trusts, by place and by the SHA-256 of their bytes.
+Every key of the settings is safe, or listed with the reason why it needs trust. An unlisted key needs trust.
+The trust store holds the trusted files by place and by the SHA-256 of their bytes.
 
 Invariants
-    The store is outside the current folder, and its owner alone may write it.
+    The store is outside the current folder, and only its owner may write it.
     A store that is a link, belongs to another user or cannot be read trusts nothing.
     A file is trusted at one place with certain bytes: a moved, copied or changed file is not.
 """
@@ -66,55 +66,33 @@ server.body_timeout_seconds server.header_timeout_seconds server.keep_alive_seco
 server.write_wait_seconds server.stop_seconds server.rate_limit_per_second server.rate_limit_burst
 server.idempotency_seconds server.sync server.compaction_interval_seconds server.gc_interval_seconds
 server.sweep_interval_seconds server.prefetch_interval_seconds server.prefetch_max_bytes server.mcp_result_tokens
-server.log_format
-"""
-RULES: dict[str, Rule] = {
-    "kb.sources_dir": "path",
-    "kb.links_file_path": "path",
-    "kb.index_path": "path",
-    "kb.llms_txt_path": "path",
-    "kb.index_cache_path": "path",
-    "kb.web_fetch_cache_dir": "path",
-    "kb.web_fetch_renderer": "function",
-    "kb.allow_private_addresses": "address",
-    "sources.cache_dir": "downloads",
-    "sources.default_url": "address",
-    "sources.release_repository": "address",
-    "sources.github_api_url": "address",
-    "sources.require_checksum": "signature",
-    "sources.require_signature": "signature",
-    "sources.signature_keys": "signature",
-    "engine.store": "store",
-    "engine.s3_endpoint": "address",
-    "engine.s3_region": "address",
-    "engine.lease": "address",
-    "engine.redis_url": "address",
-    "engine.cache_dir": "path",
-    "engine.embedder": "model",
-    "engine.embedding_model": "model",
-    "engine.embedding_url": "address",
-    "engine.embedding_api_key": "credential",
-    "engine.reranker_model": "model",
-    "engine.graph": "model",
-    "engine.ray_address": "address",
-    "ai.base_url": "address",
-    "ai.model": "model",
-    "ai.api_key": "credential",
-    "librarians.entries": "safe",  # each entry is judged by find_need_of_librarian
-    "server.host": "server",
-    "server.auth": "server",
-    "server.keys_file": "path",
-    "server.jwt_jwks": "server",
-    "server.jwt_issuer": "server",
-    "server.jwt_audience": "server",
-    "server.jwt_algorithms": "server",
-    "server.jwt_leeway_seconds": "server",
-    "server.trusted_proxies": "server",
-    "server.cors_origins": "server",
-    "server.mcp_write": "server",
-    "server.otlp_endpoint": "address",
+server.log_format librarians.entries kb.collections
+"""  # each of librarians.entries and kb.collections is checked by find_need_of_librarian, find_need_of_collection
+_KEYS: dict[Rule, str] = {
+    "safe": _SAFE_KEYS,
+    "store": "engine.store",
+    "function": "kb.web_fetch_renderer",
+    "downloads": "sources.cache_dir",
+    "credential": "engine.embedding_api_key ai.api_key",
+    "signature": "sources.require_checksum sources.require_signature sources.signature_keys",
+    "model": "engine.embedder engine.embedding_model engine.reranker_model engine.graph ai.model",
+    "path": """
+        kb.sources_dir kb.links_file_path kb.index_path kb.llms_txt_path kb.index_cache_path kb.web_fetch_cache_dir
+        engine.cache_dir server.keys_file
+    """,
+    "address": """
+        kb.allow_private_addresses sources.default_url sources.release_repository sources.github_api_url
+        engine.s3_endpoint engine.s3_region engine.lease engine.redis_url engine.embedding_url engine.ray_address
+        ai.base_url server.otlp_endpoint
+    """,
+    "server": """
+        server.host server.auth server.jwt_jwks server.jwt_issuer server.jwt_audience server.jwt_algorithms
+        server.jwt_leeway_seconds server.trusted_proxies server.cors_origins server.mcp_write
+    """,
 }
-RULES |= dict.fromkeys(_SAFE_KEYS.split(), "safe")
+RULES: dict[str, Rule] = {}
+for _rule, _keys in _KEYS.items():
+    RULES |= dict.fromkeys(_keys.split(), _rule)
 
 SAFE_VALUES: dict[str, tuple[Any, ...]] = {
     "sources.require_checksum": (True,),
@@ -124,7 +102,7 @@ SAFE_VALUES: dict[str, tuple[Any, ...]] = {
     "engine.graph": ("text", "off"),
     "server.auth": ("keys", "jwt"),
 }
-"""Values that need no trust although their key does: they only make things stricter, or stay on this machine."""
+"""Values that need no trust although their key does: they are stricter, or stay on this machine."""
 
 _VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
 _STORE_PATH = "~/.pair/trusted.json"
@@ -133,7 +111,7 @@ _MAX_STORE_BYTES = 10_000_000
 
 @dataclass(frozen=True)
 class TrustRequest:
-    """One thing that a configuration asks for and that needs trust."""
+    """One value of a configuration that needs trust."""
 
     key: str
     need: Need
@@ -145,12 +123,12 @@ class TrustRequest:
         return _MEANINGS[self.need]
 
     def to_json(self) -> dict[str, Any]:
-        """Without the value, which may hold a credential."""
+        """Return all but the value, which may hold a credential."""
         return {"key": self.key, "where": self.where, "need": self.need, "meaning": self.meaning}
 
 
 def find_need(key: str, value: Any, default: Any) -> Need | None:
-    """Return why a value needs trust; None when it counts in any folder."""
+    """Return why a value needs trust; None for one that counts in any folder."""
     if (tuple(value) if isinstance(value, list) else value) == default:
         return None
     if any(_uses_variable(text) for text in _texts_in(value)):
@@ -165,12 +143,12 @@ def find_need(key: str, value: Any, default: Any) -> Need | None:
             return None
         rule = "address" if isinstance(value, str) and "://" in value else "path"
     if rule == "path":
-        return None if isinstance(value, str) and _stays_inside(value) else "path"  # bytes would become a text later
+        return None if isinstance(value, str) and _stays_inside(value) else "path"  # bytes are converted to text later
     return rule
 
 
 def find_need_of_librarian(entry: Any) -> Need | None:
-    """Return why an entry of `librarians` needs trust; None for one that answers from a KB of the folder."""
+    """Return why an entry of `librarians` needs trust; None for one that uses a KB of the folder."""
     if any(_uses_variable(text) for text in _texts_in(entry)):
         return "variable"
     if not isinstance(entry, Mapping):
@@ -179,14 +157,28 @@ def find_need_of_librarian(entry: Any) -> Need | None:
     return next((need for key, need in needs.items() if entry.get(key)), None)
 
 
+def find_need_of_collection(entry: Any) -> Need | None:
+    """Return why an entry of `kb.collections` needs trust; None for a folder or links file inside, and for pages.
+
+    A bucket is read with the credentials of the user.
+    """
+    if any(_uses_variable(text) for text in _texts_in(entry)):
+        return "variable"
+    if not isinstance(entry, Mapping):
+        return None
+    if entry.get("command"):
+        return "function"
+    if entry.get("bucket"):
+        return "address"
+    places = [value for value in (entry.get("path"), entry.get("links")) if value]
+    return None if all(isinstance(value, str) and _stays_inside(value) for value in places) else "path"
+
+
 def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            yield from _texts_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
+    elif isinstance(value, list | tuple | set | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _texts_in(item)
 
 
@@ -195,8 +187,8 @@ def _uses_variable(text: str) -> bool:
 
 
 def _stays_inside(text: str) -> bool:
-    """Tell whether a path leads to something below the current folder that is not the data of version control."""
-    path = VARIABLE.sub(r"${\2}", text)  # without the second dollar that keeps a variable from being put in
+    """Tell whether a path leads below the current folder, and outside version control."""
+    path = VARIABLE.sub(r"${\2}", text)  # `$$` escapes a variable
     parts = PurePath(path).parts
     if path.startswith(("/", "~")) or ".." in parts or any(part.casefold() in _VERSION_CONTROL for part in parts):
         return False
@@ -209,17 +201,11 @@ def _stays_inside(text: str) -> bool:
 
 
 def resolve_place(path: str | Path) -> str:
-    """Return the path of a file of the current folder, by which the store knows it.
+    """Return the place of a file of the current folder in the trust store.
 
     Links above the folder are resolved. A link in the folder is not: it must not inherit the trust of its target.
     """
     return os.path.join(os.path.realpath(os.curdir), os.path.normpath(path))  # noqa: PTH118 - keeps links
-
-
-class TrustedPlaces(msgspec.Struct):
-    """The content of the trust store: the hashes by place."""
-
-    trusted: dict[str, tuple[str, ...]]
 
 
 class TrustStore:
@@ -229,7 +215,7 @@ class TrustStore:
         self.path = files.expand_path(_STORE_PATH) if path is None else path
 
     def trusts(self, place: str, content: bytes) -> bool:
-        """Raises E401 or E010 when the store cannot be read."""
+        """Tell whether these bytes are trusted at a place. Raises E401, E010."""
         return hashlib.sha256(content).hexdigest() in self.entries().get(place, ())
 
     def entries(self) -> dict[str, tuple[str, ...]]:
@@ -238,7 +224,7 @@ class TrustStore:
             return self._read()
 
     def record(self, place: str, *hashes: str) -> None:
-        """Trust these bytes at a place, and no others. Raises E401, E010."""
+        """Trust only these hashes at a place. Raises E401, E010."""
         self._change(lambda entries: entries | {place: hashes})
 
     def forget(self, *places: str) -> None:
@@ -269,14 +255,14 @@ class TrustStore:
             os.close(descriptor)
         if len(content) > _MAX_STORE_BYTES:
             raise self._refusal("it is damaged")
-        try:  # places are file names, which json reads and msgspec alone would not
-            return msgspec.convert(json.loads(content), TrustedPlaces).trusted
-        except (ValueError, RecursionError) as fault:
+        try:  # json also decodes places that are not valid Unicode; msgspec does not
+            return msgspec.convert(json.loads(content)["trusted"], dict[str, tuple[str, ...]])
+        except (ValueError, LookupError, TypeError, RecursionError) as fault:
             raise self._refusal("it is damaged") from fault
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Refuse a store that the author of the current folder could have made, or that is behind a link."""
+        """Refuse a store below the current folder, whose author could have made it, and one behind a link."""
         with files.storage_errors():
             here = Path(os.path.realpath(os.curdir))
             if not self.path.is_absolute() or Path(os.path.realpath(self.path.parent)).is_relative_to(here):
@@ -297,19 +283,19 @@ class TrustStore:
 
 
 class TrustedFile:
-    """One file of the current folder, which counts only with bytes that the trust store knows."""
+    """A file of the current folder that counts only with trusted bytes."""
 
     def __init__(self, store: TrustStore, path: str | Path) -> None:
         self._store = store
         self._place = resolve_place(path)
 
     def trusts(self, content: bytes) -> bool:
-        """Raises E401, E010."""
+        """Tell whether these bytes are trusted. Raises E401, E010."""
         return self._store.trusts(self._place, content)
 
     @contextlib.contextmanager
     def replacing(self, old: bytes | None, new: bytes) -> Iterator[None]:
-        """Trust the bytes that the block writes. Until it ends the old ones count too: a crash locks no key out."""
+        """Trust the bytes that the block writes. The old ones are trusted until it ends: a crash locks out no key."""
         digests = [hashlib.sha256(content).hexdigest() for content in (old, new) if content is not None]
         self._store.record(self._place, *digests)
         yield

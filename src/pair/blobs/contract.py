@@ -1,10 +1,10 @@
 """The contracts of blob stores and leases, for implementers, and checks of keys and of stores.
 
 Invariants
-    A blob appears whole or not at all; a reader that starts after a put returned sees that put or a later one.
+    A blob appears whole or not at all. A reader that starts after a put returned sees that put or a later one.
     Of several `put_if` with one version, and of several `create` of one key, exactly one succeeds.
-    Versions are opaque: they are compared for equality and never read. Equal versions mean equal content; on stores
-    whose versions are hashes, a blob that is put back as it was has its first version again.
+    Versions are opaque: they are only compared for equality. Equal versions mean equal content. On stores whose
+    versions are hashes, a blob with its earlier content has its earlier version.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ Version = NewType("Version", str)
 
 _PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f\ud800-\udfff]+"
 KEY = re.compile(f"{_PART}(?:/{_PART})*")
-"""What a key looks like. SeaweedFS for one takes a backslash for a slash."""
+"""The pattern of a key. It has no backslash, which SeaweedFS treats as a slash."""
 MAX_KEY_BYTES = 1000
-"""S3 allows 1,024, and the prefix of the store needs some of them."""
+"""Longest key. S3 allows 1,024 bytes, which include the prefix of the store."""
 
 
 class VersionMismatchError(Exception):
-    """The blob is not, or no longer, at the version that the caller named; nothing was written."""
+    """The blob does not have the version that the caller expects. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class BlobUnchanged:
-    """The blob is still at the version that the caller knows."""
+    """The blob still has the version that the caller knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,105 +47,91 @@ class BlobInfo:
     size_bytes: int
     modified_at: datetime.datetime
     """By the clock of the store, in UTC."""
+    version: Version | None = None
+    """None if the store does not list versions."""
 
 
 class BlobStore(Protocol):
-    """Used from several threads at once. Keys are `/`-separated and case-sensitive on every store; one that
-    `check_key` refuses is a ValueError.
+    """A store of blobs, which threads may share. Keys are `/`-separated and case-sensitive on every store.
 
-    Everything here raises E206 when the store cannot be reached or refuses, and E010 when it is full. After E206 from a
-    write, the caller does not know whether the write happened.
+    All methods raise ValueError for a key that `check_key` refuses, E206 if the store is unreachable or refuses the
+    request, and E010 if it is full. After E206 from a write, the write may or may not have happened.
     """
 
     @property
     def address(self) -> str:
-        """The address as shown to people, without secrets."""
-        ...
+        """The address for messages, without secrets."""
 
     def get(self, key: str) -> Blob | None:
-        """Return None when there is no such blob."""
-        ...
+        """Return the blob; None if it does not exist."""
 
     def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
-        """Return the blob if it changed, as cheaply as the store can."""
-        ...
+        """Return the blob if it changed, as cheaply as the store allows; None if it does not exist."""
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        """Return fewer bytes than asked for where the blob ends."""
-        ...
+        """Return a range of bytes, shorter at the end of the blob; None if it does not exist."""
 
     def download(self, key: str, path: Path) -> bool:
-        """Write a file that does not exist yet, in bounded memory; return False when there is no such blob."""
-        ...
+        """Write the blob to a new file, in bounded memory. Return False if the blob does not exist."""
 
     def put(self, key: str, data: bytes) -> Version:
-        """Write a blob, whatever was there before."""
-        ...
+        """Write a blob, without any condition."""
 
     def upload(self, key: str, path: Path) -> Version:
-        """Write the content of a file, in bounded memory, whatever was there before."""
-        ...
+        """Write the content of a file, in bounded memory, without any condition."""
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        """Replace only this version. Raises VersionMismatchError, also when the blob is gone."""
-        ...
+        """Replace a blob that has this version. Raises VersionMismatchError, also if the blob is gone."""
 
     def create(self, key: str, data: bytes) -> Version:
-        """Write only where no blob is. Raises VersionMismatchError."""
-        ...
+        """Write a blob that does not exist. Raises VersionMismatchError if it does."""
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """List all blobs whose key begins so, in the order of their keys."""
-        ...
+        """List all blobs with this prefix, in the order of their keys."""
 
     def delete(self, key: str) -> None:
-        """Delete a blob; it is no error when there is none."""
-        ...
+        """Delete a blob, if it exists."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class LinkingStore(Protocol):
-    """A store that can make a file its own instead of copying it."""
+    """A store that can link a file instead of copying it."""
 
     def link(self, key: str, path: Path, sha256: str) -> Version:
-        """Store a file as `upload` does. It has this SHA-256, is not written to any more, and may be deleted later."""
-        ...
+        """Store a file as `upload` does. The caller guarantees its SHA-256, and never writes to it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write under a name until it ends or is renewed."""
+    """The exclusive right to write under a name, for a limited time."""
 
     name: str
     holder: str
-    """For people: host and process."""
+    """Host and process, for messages."""
     token: str
-    """Known to its holder only."""
+    """A secret of the holder."""
     fence: int
-    """Greater than that of every earlier lease of this name."""
+    """A number greater than that of every earlier lease of this name."""
     expires_at: datetime.datetime
 
 
 class LeaseLostError(Exception):
-    """The lease ended before it was renewed, and someone else may hold it now."""
+    """The lease ended before it was renewed, and another writer may hold it."""
 
 
 class Leases(Protocol):
-    """Used from several threads at once."""
+    """A source of leases, which threads may share."""
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
-        """Acquire the lease at once. Raises E203 with its holder and end, and E206."""
-        ...
+        """Acquire the lease without waiting. Raises E203 with the holder and the end of the lease, and E206."""
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         """Renew the lease. Raises LeaseLostError, E206."""
-        ...
 
     def release(self, lease: Lease) -> None:
-        """Release the lease; it is no error when it was lost meanwhile. Raises E206."""
-        ...
+        """Release the lease, even if it was lost. Raises E206."""
 
     def close(self) -> None: ...
 
@@ -154,14 +140,14 @@ class Leases(Protocol):
 
 
 def check_key(key: str) -> str:
-    """Return the key. Raises ValueError for one that not every store can hold."""
+    """Return the key. Raises ValueError for a key that some store cannot hold."""
     if reason := _find_key_fault(key):
         raise ValueError(f"{reason}: {key!r}")
     return key
 
 
 def find_folder(prefix: str) -> tuple[str, ...] | None:
-    """Return the folder of all keys that begin so; None when no key can."""
+    """Return the folder of all keys with this prefix; None if no key can have it."""
     parts = tuple(prefix.split("/")[:-1])
     return None if parts and _find_key_fault("/".join(parts)) else parts
 
@@ -175,16 +161,16 @@ def _find_key_fault(key: str) -> str:
 
 
 def refuse_without_compare_and_swap(store: BlobStore, key_prefix: str, token: str) -> None:
-    """Raise E209 for a store that ignores conditions of writes, as some do that speak S3.
+    """Raise E209 for a store that ignores conditional writes, as some S3 servers do.
 
-    `token` makes the key of the probe unique. A store that honours conditions except in a race is not found.
+    `token` makes the key of the probe unique. The probe does not detect a store that fails only in a race.
     """
     key = f"{key_prefix}probe-{token}"
     try:
         if reason := _find_cas_fault(store, key):
             raise errors.store_without_compare_and_swap(store.address, reason)
     finally:
-        # An error from above says more than a probe that stays behind.
+        # An error of the probe matters more than a leftover blob.
         with contextlib.suppress(errors.StorageError):
             store.delete(key)
 
@@ -206,7 +192,7 @@ def _find_cas_fault(store: BlobStore, key: str) -> str:
 
 
 def _send(store: BlobStore, key: str, data: bytes, write: Callable[[], Version]) -> Version:
-    """Write, and read after a refusal, which may answer our own request that arrived twice."""
+    """Write. After a refusal, read the blob: our own request may have arrived twice."""
     try:
         return write()
     except VersionMismatchError:

@@ -1,7 +1,7 @@
-"""One writer per KB: leases within a process, between processes and between machines, and holding one during work.
+"""Leases within a process, between processes and between machines; holding a lease, and waiting for one.
 
-A lease keeps writers from doing the same work at once. It does not protect what they write: a writer may stall for
-longer than its lease, so the manifest is swapped by compare-and-swap whatever the lease says.
+A lease prevents two writers from doing the same work at once. It does not protect the data: a writer may stall for
+longer than its lease, so the manifest is always swapped by compare-and-swap.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ from pair.clock import Clock, to_timestamp
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
-"""Two of them may fail before the lease is lost."""
+"""Number of renewals in the time of a lease: two may fail before the lease is lost."""
 _FENCE = re.compile(r"[0-9]{1,18}")
 _FAR_AWAY = datetime.datetime.max.replace(tzinfo=datetime.UTC) - datetime.timedelta(days=36500)
 _STORE_CLOCK_SECONDS = 1.0
-"""How finely stores tell times: S3 in whole seconds."""
+"""Resolution of the clocks of stores. S3 has whole seconds."""
 _MOST = 2**53
 _MOST_SECONDS = 366 * 86_400
 _READING_TRIES = 3
 _NEXT_SECONDS = 10.0
-"""How long a writer that died while it was next keeps others from being next."""
+"""How long a dead writer blocks the place of the next writer."""
 _MOST_TRIES = 10
 _SHORT_PAUSE, _LONG_PAUSE = 1, 3
 
@@ -46,11 +46,8 @@ def end_of_lease(clock: Clock, seconds: float) -> datetime.datetime:
     return clock.now() + datetime.timedelta(seconds=seconds)
 
 
-# ── within a process ───────────────────────────────────────────────────────────────────────────────
-
-
 class MemoryLeases:
-    """Leases among the threads of one process."""
+    """Leases between the threads of one process."""
 
     def __init__(self, *, holder: str, new_token: Callable[[], str], clock: Clock) -> None:
         self._holder = holder
@@ -58,7 +55,7 @@ class MemoryLeases:
         self._clock = clock
         self._lock = threading.Lock()
         self._current: dict[str, tuple[Lease | None, float]] = {}
-        """With the end by the monotonic clock. An entry stays after a release: the next fence has to be greater."""
+        """The last lease of each name, and its end by the monotonic clock. A released one stays, for its fence."""
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
         with self._lock:
@@ -86,14 +83,11 @@ class MemoryLeases:
                 self._current[lease.name] = current, self._clock.monotonic()
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-
-# ── between processes ──────────────────────────────────────────────────────────────────────────────
+        """Do nothing."""
 
 
 class FileLeases:
-    """Leases by file locks, for a store in a folder. A lease ends with its process, however that ends."""
+    """Leases by file locks, for a store in a folder. A lease ends when its process ends or is killed."""
 
     def __init__(self, folder: Path, *, holder: str, new_token: Callable[[], str]) -> None:
         self._folder = folder
@@ -117,7 +111,7 @@ class FileLeases:
         try:
             with files.storage_errors():
                 content = f"{fence} {self._holder}\n".encode()
-                # Not the other way round: a process that dies in between must not take the fence with it.
+                # In this order: a process that dies in between must not lose the fence.
                 os.pwrite(descriptor, content, 0)
                 os.ftruncate(descriptor, len(content))
         except errors.StorageError:
@@ -149,19 +143,16 @@ class FileLeases:
 
 
 def _read_holder(descriptor: int) -> tuple[int, str]:
-    """Return the last fence, and who had it."""
+    """Return the last fence and its holder."""
     line = os.pread(descriptor, 4096, 0).decode(errors="replace").partition("\n")[0]
     number, _, holder = line.partition(" ")
     return (int(number) if _FENCE.fullmatch(number) else 0), (holder or "another process")
 
 
-# ── between machines ───────────────────────────────────────────────────────────────────────────────
-
-
 class _State(msgspec.Struct, frozen=True):
     holder: str
     token: str
-    """Empty when the lease is free."""
+    """Empty if the lease is free."""
     fence: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     seconds: Annotated[float, msgspec.Meta(gt=0, le=_MOST_SECONDS)]
     renewals: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
@@ -172,7 +163,7 @@ class _State(msgspec.Struct, frozen=True):
 
     @staticmethod
     def from_json(data: bytes) -> "_State | None":
-        """Return None for a blob that is no lease, says what no lease can, or is not as it was written."""
+        """Parse a state. Return None for a damaged or invalid one."""
         try:
             value = json.loads(data)
             check = value.pop("check")
@@ -190,26 +181,26 @@ def _checksum(value: dict[str, Any]) -> int:
 class _ObservedLease:
     version: Version
     at: float
-    """By the monotonic clock of this machine."""
+    """When the version was first seen, by the monotonic clock of this machine."""
     age_seconds: float
-    """By the clock of the store, at that time."""
+    """Its age at that time, by the clock of the store."""
 
 
 class BlobLeases:
     """Leases as blobs `<prefix><name>.lease.json`, changed by conditional puts only.
 
     When a lease ends
-        No machine compares its own time of day with that of another. The store tells the time at which a lease was
-        written and the time that it is now, the second by writing a marker beside the lease and listing the two. A
-        lease is over when the store's clock moved on by its duration and the precision of that clock.
-        A store's clock may be set back. So a writer that has seen the same lease, not renewed, for its whole duration
-        by its own monotonic clock may take it as well: asking again and again ends the wait, whatever the clocks do.
-        A store's clock that is set forward ends leases early. Their holders notice at the next renewal, and the
-        compare-and-swap of what they publish protects what they wrote.
+        Machines do not compare their clocks. The store's clock gives the time when a lease was written, and the
+        current time, by a marker that is written and listed beside the lease. A lease ends when this clock has
+        advanced by its duration and the resolution of the clock.
+        The store's clock may be set back. So a writer may also take a lease that it has seen, not renewed, for the
+        whole duration by its own monotonic clock.
+        If the store's clock is set forward, leases end early. Their holders notice at the next renewal, and
+        compare-and-swap protects what they publish.
     Invariants
-        The blob stays when a lease is released, for it holds the fence.
-        No two states have equal bytes, for the versions of many stores are hashes of the content.
-        A state that arrives damaged is read again: it must not pass for no lease, nor for a shorter one.
+        A released lease keeps its blob, which stores the fence.
+        No two states have equal bytes, because the versions of many stores are hashes.
+        A state that arrives damaged is read again: it must not count as no lease, or as a shorter one.
     """
 
     def __init__(
@@ -248,18 +239,18 @@ class BlobLeases:
     def release(self, lease: Lease) -> None:
         blob, state = self._read(lease.name)
         if state and state.token == lease.token:
-            # A refused swap means that another writer took the lease meanwhile.
+            # If the swap is refused, another writer has taken the lease.
             released = msgspec.structs.replace(state, token="", holder="", renewals=state.renewals + 1)
             self._swap(lease.name, released, blob)
 
     def close(self) -> None:
-        """Leave the store open: it belongs to its maker."""
+        """Do nothing: the creator of the store closes it."""
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}{name}.lease.json"
 
     def _read(self, name: str) -> tuple[Blob | None, _State | None]:
-        """Return the blob and its state. A blob without a state is no lease, however often it is read."""
+        """Return the blob and its state; no state if the blob stays unreadable."""
         for _ in range(_READING_TRIES):
             blob = self._store.get(self._key(name))
             state = _State.from_json(blob.data) if blob else None
@@ -268,31 +259,25 @@ class BlobLeases:
         return blob, state
 
     def _refusal(self, name: str, state: _State) -> errors.ConflictError:
-        # Any clock will do for what a person reads. It may end sooner, for it may have been renewed a while ago.
-        return errors.lease_held(
-            name, state.holder or "somebody else", to_timestamp(end_of_lease(self._clock, state.seconds))
-        )
+        # An upper bound, for a message: the lease may have been renewed a while ago.
+        ends_at = to_timestamp(end_of_lease(self._clock, state.seconds))
+        return errors.lease_held(name, state.holder or "another writer", ends_at)
 
     def _swap(self, name: str, state: _State, over: Blob | None) -> bool:
-        """Replace the blob; return False when another writer was faster.
+        """Replace the blob. Return False if another writer was faster.
 
-        A refusal may come from our own request that was sent twice, or follow a lost answer: what is there now settles
-        it, as no two states are equal.
+        After a refusal or a lost answer, read the blob: our own request may have succeeded. No two states are equal.
         """
         key, data = self._key(name), state.to_json()
         try:
             _ = self._store.put_if(key, data, over.version) if over else self._store.create(key, data)
-        except VersionMismatchError:
-            return self._is_there(key, data)
-        except errors.StorageError:
-            if self._is_there(key, data):
-                return True
-            raise
+        except (VersionMismatchError, errors.StorageError) as fault:
+            blob = self._store.get(key)
+            is_ours = blob is not None and blob.data == data
+            if isinstance(fault, errors.StorageError) and not is_ours:
+                raise
+            return is_ours
         return True
-
-    def _is_there(self, key: str, data: bytes) -> bool:
-        blob = self._store.get(key)
-        return blob is not None and blob.data == data
 
     def _is_over(self, name: str, blob: Blob, state: _State) -> bool:
         now = self._clock.monotonic()
@@ -302,7 +287,7 @@ class BlobLeases:
             if now - seen.at >= state.seconds:
                 return True
             if seen.age_seconds + now - seen.at - _STORE_CLOCK_SECONDS < state.seconds:
-                return False  # one who waits need not ask for the time of the store again and again
+                return False  # a waiting writer need not read the store's clock each time
         age_seconds = self._read_age(name)
         if seen is None or seen.version != blob.version:
             with self._lock:
@@ -310,9 +295,9 @@ class BlobLeases:
         return age_seconds is not None and age_seconds - _STORE_CLOCK_SECONDS >= state.seconds
 
     def _read_age(self, name: str) -> float | None:
-        """Return the seconds since the lease was written, or less when it was renewed this moment."""
+        """Return the age of the lease in seconds, by the store's clock; less if it was renewed during the call."""
         key, marker = self._key(name), f"{self._prefix}{name}.lease.now"
-        # All writers share one marker: it always tells a time that is not later than now.
+        # All writers share one marker, whose time is never in the future.
         self._store.put(marker, b"")
         times = {info.key: info.modified_at for info in self._store.list(f"{self._prefix}{name}.lease.")}
         if key not in times or marker not in times:
@@ -320,21 +305,18 @@ class BlobLeases:
         return (times[marker] - times[key]).total_seconds()
 
 
-# ── holding ────────────────────────────────────────────────────────────────────────────────────────
-
-
 class HeldLease:
-    """A lease that a thread renews. `check` it before anything that only its holder may do."""
+    """A lease that a thread renews. Call `check` before anything that only its holder may do."""
 
     def __init__(self, leases: Leases, name: str, *, seconds: float, clock: Clock, refusals: int = 0) -> None:
-        """`refusals`: how many times the lease was refused before."""
+        """Acquire the lease. `refusals`: how often it was refused before."""
         self.refusals = refusals
         self._leases = leases
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._is_lost = False
-        # Counted from before the request: by any other clock the lease ends no earlier.
+        # Measured from before the request, so that the lease does not end earlier by another clock.
         began = clock.monotonic()
         self._lease = leases.acquire(name, seconds=seconds)
         self._ends_at = began + seconds
@@ -344,13 +326,13 @@ class HeldLease:
         return self._lease.fence
 
     def check(self) -> None:
-        """Raise E210 when another writer may hold the lease by now."""
+        """Raise E210 if another writer may hold the lease."""
         with self._lock:
             if self._is_lost or self._clock.monotonic() >= self._ends_at:
                 raise errors.lease_lost(self._lease.name)
 
     def renew(self) -> bool:
-        """Return False when the lease is lost for good. A store that cannot be reached may be back at the next turn."""
+        """Renew the lease. Return False if it is lost. An unreachable store may be back at the next renewal."""
         began = self._clock.monotonic()
         try:
             lease = self._leases.renew(self._lease, seconds=self._seconds)
@@ -369,7 +351,7 @@ class HeldLease:
         try:
             self._leases.release(self._lease)
         except errors.StorageError as fault:
-            # The work is done or has failed already, and either matters more. The lease ends by itself.
+            # The result of the work matters more, and the lease will expire.
             logger.warning("lease not released", extra={"lease": self._lease.name, "reason": fault.explanation})
 
     @contextlib.contextmanager
@@ -398,17 +380,17 @@ class _LastTurn:
     released_at: float
     fence: int
     has_rivals: bool
-    """Whether another writer had the lease shortly before, or at the time when it was asked for."""
+    """Whether another writer had the lease shortly before, or when this writer asked for it."""
 
 
 class LeaseQueue:
-    """Lets writers wait for leases of any kind in turn.
+    """A fair queue for leases of any kind.
 
-    The writer that is next holds a second lease, `<name>.next`, until it has the first one. A writer that was refused,
-    or that released the lease a short while ago, has to be next before it may take the lease. After a turn a writer
-    with rivals pauses as long as those that wait to be next, so that all of them are equally likely to be. An
-    occasional writer pays for one lease only, and one without rivals never pauses. Fairness is all that `<name>.next`
-    is for: it may end early, and the last try does without it.
+    The next writer holds a second lease, `<name>.next`, until it has the first one. A writer that was refused, or that
+    released the lease recently, must hold `<name>.next` before it may take the lease. After its turn, a writer with
+    rivals pauses as long as waiting writers do, so that all are equally likely to be next. An occasional writer needs
+    only one lease, and a writer without rivals never pauses. `<name>.next` is only for fairness: it may end early, and
+    the last try ignores it.
     """
 
     def __init__(self, leases: Leases, clock: Clock, pause: Callable[[int], None]) -> None:
@@ -422,9 +404,9 @@ class LeaseQueue:
     def hold(
         self, name: str, *, seconds: float, attempts: int, before_try: Callable[[], None] = lambda: None
     ) -> Iterator[HeldLease]:
-        """Hold the lease while the block runs. Raises E203 after all attempts; E206.
+        """Hold the lease while the block runs. Raises E203 after all attempts, E206.
 
-        The n-th attempt is n tries, and at most ten.
+        The n-th attempt has n tries, at most 10.
         """
         last = self._last_turns.get(name)
         if last is not None and self._clock.monotonic() >= last.released_at + seconds:
@@ -460,7 +442,7 @@ class LeaseQueue:
             return self._request(name, seconds, attempts - 1)
         finally:
             if place is not None:
-                with contextlib.suppress(errors.StorageError):  # it ends by itself
+                with contextlib.suppress(errors.StorageError):  # it expires
                     self._leases.release(place)
 
     def _request(self, name: str, seconds: float, refusals: int) -> HeldLease:

@@ -1,14 +1,14 @@
-"""Blobs on this machine: as files, with conditional writes under locks that end with their process, and in memory.
+"""Blob stores on this machine: in a folder, with conditional writes under file locks, and in memory.
 
-Invariants of the files
-    A blob's file is never changed, only replaced: what was opened can be read to its end.
-    Every change of a key is made under the lock of its stripe, by whatever thread or process.
-    The time of change of a key's file strictly ascends from write to write, also over a deletion.
-    Names of files are the same where file systems fold case or Unicode, and lead back to their keys. Ordinary keys look
-    as they are: `handbook.duckdb.shards/0a1b/shard-00000.duckdb` is that file.
-    The name of a folder has no dot or ends in `.shards`, that of a blob's file has a dot and does not end so: `a` and
+Invariants of the folder
+    A file is never changed, only replaced, so an open file can be read to its end.
+    A key is changed only under the lock of its stripe, which threads and processes share.
+    The modification time of a key's file strictly ascends from write to write, even after a deletion.
+    File names are safe on file systems that fold case or Unicode, and can be decoded to keys. Ordinary keys are not
+    encoded: `handbook.duckdb.shards/0a1b/shard-00000.duckdb` is that file.
+    The name of a folder has no dot, or ends in `.shards`. The name of a file has a dot and another ending. So `a` and
     `a/b` can both be blobs.
-    No name in the top folder begins with a dot, so a hidden folder there is free for the store itself.
+    No name in the top folder begins with a dot, so the store can use a hidden folder there.
 """
 
 import contextlib
@@ -35,41 +35,35 @@ _OWN_FOLDER = ".pair-store"
 _STRIPES = 64
 _STAGED_NAME = re.compile(r"[0-9a-f]{32}\.staged")
 _STEPS_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
-"""How finely file systems keep times: nanoseconds to the two seconds of FAT."""
+"""Time resolutions of file systems, from nanoseconds to the two seconds of FAT."""
 
 
 @dataclass(frozen=True, slots=True)
 class _StagedFile:
-    """A whole new content, on disk, in a file of which this process holds the lock."""
+    """A complete new file that this process has locked."""
 
     folder: int
-    """Descriptor of the folder that it is in."""
+    """Descriptor of its folder."""
     name: str
     descriptor: int
     sha256: str
 
 
 class _CannotLinkError(Exception):
-    """The file is on another disk, or the file system knows no links."""
+    """The file is on another disk, or the file system has no hard links."""
 
 
 class LocalStore:
-    """Blobs as files below a folder, which is made by the first write.
-
-    Faults of the file system are E010.
-    """
+    """Blobs as files in a folder, which the first write creates. File-system errors are E010."""
 
     def __init__(self, folder: Path) -> None:
+        self.address = str(folder)
         self._folder = folder
         self._own = folder / _OWN_FOLDER
         self._staging = self._own / "staged"
         self._is_checked = False
         self._is_prepared = False
         self._preparing = threading.Lock()
-
-    @property
-    def address(self) -> str:
-        return str(self._folder)
 
     def get(self, key: str) -> Blob | None:
         with files.storage_errors(), self._open(key) as descriptor:
@@ -79,7 +73,7 @@ class LocalStore:
             return Blob(data, _version(os.fstat(descriptor), hashlib.sha256(data).hexdigest()))
 
     def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
-        # One stat. It can be relied on because times strictly ascend: see _make_younger.
+        # One stat is enough because times strictly ascend: see _make_younger.
         with files.storage_errors():
             try:
                 seen = self._path(key).lstat()
@@ -112,7 +106,7 @@ class LocalStore:
             return self._write(key, files.read_chunks(descriptor), lambda _: True)
 
     def link(self, key: str, path: Path, sha256: str) -> Version:
-        """Give the file a second name where the file system can, else copy it."""
+        """Create a hard link to the file if the file system allows, else copy it."""
         with files.storage_errors():
             self._prepare()
             try:
@@ -153,20 +147,20 @@ class LocalStore:
                     os.utime(mark, ns=(deleted_ns, deleted_ns))
                 os.unlink(path.name, dir_fd=folder)
                 os.fsync(folder)
-            # A put that has just made one of these folders makes it again: see _publish.
+            # A concurrent put creates a removed folder again: see _publish.
             with contextlib.suppress(OSError):
                 for parent in itertools.takewhile(lambda parent: parent != self._folder, path.parents):
                     files.remove_empty_folder(parent)
 
     def close(self) -> None:
-        """Do nothing: no file is kept open."""
+        """Do nothing: no file stays open."""
 
     def _path(self, key: str) -> Path:
         return self._folder / _relative_path(key)
 
     @contextlib.contextmanager
     def _open(self, key: str) -> Iterator[int | None]:
-        """Refuse a link in the place of a blob, and, when the store is first used, one on the way to the store."""
+        """Open a blob; give None if it does not exist. Refuse a link, in its place or on the path to the store."""
         if not self._is_checked:
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
@@ -205,8 +199,8 @@ class LocalStore:
                     os.rename(staged.name, path.name, src_dir_fd=staged.folder, dst_dir_fd=folder)
                     os.fsync(folder)
             except FileNotFoundError:
-                # A deletion under another lock removed a folder while it was empty. Each turn means that another
-                # deletion was finished, so this ends.
+                # A deletion under another lock removed an empty folder. Each retry needs another deletion, so this
+                # loop ends.
                 if staged.name in files.list_below(staged.folder):
                     continue
                 raise
@@ -214,12 +208,16 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _lock_key(self, key: str) -> Iterator[int]:
-        """Give the mark: a file whose time of change is not below that of any blob deleted under this lock."""
+        """Lock a key. Give its mark: a file at least as new as any blob that was deleted under this lock."""
         self._prepare()
         stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
         with files.closing(files.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            with files.closing(_open_mark(self._own / "marks" / stripe)) as mark:
+            path = self._own / "marks" / stripe
+            is_new = not path.exists()
+            with files.closing(files.open_file(path, os.O_RDWR | os.O_CREAT)) as mark:
+                if is_new:
+                    os.utime(mark, ns=(0, 0))
                 yield mark
 
     @contextlib.contextmanager
@@ -242,10 +240,10 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _stage_link(self, path: Path, sha256: str) -> Iterator[_StagedFile]:
-        """Lock the file before it has its second name, so that it does not pass for an abandoned one."""
+        """Lock the file before linking it, so that the link does not count as abandoned."""
         with files.closing(_open_file(path)) as descriptor, files.open_folder(self._staging) as folder:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            name = _new_staged_name()
+            name = f"{secrets.token_hex(16)}.staged"
             try:
                 os.link(path, name, dst_dir_fd=folder, follow_symlinks=False)
             except OSError as fault:
@@ -267,33 +265,20 @@ class LocalStore:
             self._is_prepared = True
 
     def _remove_abandoned(self) -> None:
-        """Remove staged files of processes that died, whose locks are free. What has another name is not ours."""
-        # A process that may only read the store can still list it.
+        """Remove the staged files of dead processes, whose locks are free. Other files stay."""
+        # A process with read permission only can still list the store.
         with contextlib.suppress(FileNotFoundError, PermissionError), files.open_folder(self._staging) as folder:
             files.remove_abandoned(folder, _STAGED_NAME)
 
 
-def _open_mark(path: Path) -> int:
-    try:
-        return files.open_file(path, os.O_RDWR)
-    except FileNotFoundError:
-        mark = files.open_file(path, os.O_RDWR | os.O_CREAT)
-        os.utime(mark, ns=(0, 0))
-        return mark
-
-
-def _new_staged_name() -> str:
-    return f"{secrets.token_hex(16)}.staged"
-
-
 def _new_staged_file(folder: int) -> tuple[str, int]:
     while True:
-        name = _new_staged_name()
+        name = f"{secrets.token_hex(16)}.staged"
         descriptor = files.open_below(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return name, descriptor
-        os.close(descriptor)  # taken for an abandoned one, in the moment before it was locked
+        os.close(descriptor)  # removed as abandoned before it was locked
 
 
 def _open_file(path: Path) -> int:
@@ -305,8 +290,8 @@ def _signature(seen: os.stat_result) -> str:
 
 
 def _version(seen: os.stat_result, sha256: str) -> Version:
-    # Time and size say cheaply that nothing changed. The hash makes sure that two contents never share a version,
-    # even when a file is put back from a backup with its old time.
+    # Time and size show cheaply that nothing changed. With the hash, two contents never have one version, even if a
+    # file is restored from a backup with its old time.
     return Version(_signature(seen) + sha256[:32])
 
 
@@ -320,10 +305,10 @@ def _read_version(path: Path) -> tuple[Version, int] | None:
 
 
 def _make_younger(descriptor: int, than_ns: int) -> None:
-    """Give the file a time of change above `than_ns`, in steps as fine as the file system keeps.
+    """Set the modification time above `than_ns`, by the smallest step that the file system can store.
 
-    A kernel stamps files with the time of its last tick, some milliseconds ago, and a new file may get the inode of
-    one just deleted. Without this, two contents of equal size written within a tick would look the same to `stat`.
+    A kernel uses the time of its last tick, some milliseconds ago, and a new file may get the inode of a deleted one.
+    So two contents of equal size that are written within a tick could look the same to `stat`.
     """
     for step_ns in _STEPS_NS:
         if os.fstat(descriptor).st_mtime_ns > than_ns:
@@ -350,8 +335,7 @@ def _list_blobs(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
                 elif (key := decode_key(below)) is not None and entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):
                         seen = entry.stat(follow_symlinks=False)
-                        # Not st_mtime, which _make_younger sets: the kernel alone sets this one, when the file takes
-                        # its place.
+                        # Not st_mtime, which _make_younger sets. The kernel sets st_ctime when the file is renamed.
                         changed_at = datetime.datetime.fromtimestamp(seen.st_ctime, datetime.UTC)
                         yield BlobInfo(key, seen.st_size, changed_at)
 
@@ -365,15 +349,15 @@ def _relative_path(key: str) -> str:
 
 _UNTOUCHED = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _DOTLESS_FILE = ".%"
-"""Ends the name of a file that would look like a folder's; a `%` without two digits comes from no key."""
+"""Ending of a file name that would look like a folder. No encoded key has a `%` without two digits."""
 _FOLDER_ENDING = ".shards"
 _CONTINUED = "%~"
-"""Ends the name of a folder that holds the rest of a part too long for one name."""
+"""Ending of a folder that contains the rest of a part that is too long for one name."""
 _MAX_NAME_BYTES = 240
 
 
 def encode_key(key: str) -> tuple[str, ...]:
-    """Return the names of the folders and, last, of the file: `a/b.json` -> `("a", "b.json")`."""
+    """Return the names of the folders and of the file: `a/b.json` -> `("a", "b.json")`."""
     *folders, part = key.split("/")
     name = _quote(part)
     if "." not in name or name.endswith(_FOLDER_ENDING):
@@ -388,7 +372,7 @@ def encode_folders(parts: Sequence[str]) -> tuple[str, ...]:
 
 
 def decode_key(names: Sequence[str]) -> str | None:
-    """Return the key of a file; None for a file that no key leads to."""
+    """Return the key of a file; None for a foreign file."""
     parts, begun = [], ""
     for name in names:
         if name.endswith(_CONTINUED):
@@ -407,7 +391,7 @@ def decode_key(names: Sequence[str]) -> str | None:
 
 
 def _quote(part: str) -> str:
-    """Quote also capital letters: `Readme` and `readme` are one name on some file systems."""
+    """Quote a part. Capital letters too, because `Readme` and `readme` are one name on some file systems."""
     quoted = "".join(chr(byte) if chr(byte) in _UNTOUCHED else f"%{byte:02x}" for byte in part.encode("utf-8"))
     return re.sub(r"^\.", "%2e", quoted)
 
@@ -417,22 +401,17 @@ def _cut(name: str) -> list[str]:
     return [*(piece + _CONTINUED for piece in pieces[:-1]), pieces[-1]]
 
 
-# ── in memory ──────────────────────────────────────────────────────────────────────────────────────
-
-
 class MemoryStore:
-    """A dict under a lock, for tests and trials."""
+    """A blob store in a dictionary, for tests and trials."""
+
+    address = "memory:"
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._blobs: dict[str, tuple[Blob, datetime.datetime]] = {}
-        """With the times of their last writes."""
+        """Blobs, and the times of their last writes."""
         self._writes = 0
-
-    @property
-    def address(self) -> str:
-        return "memory:"
 
     def get(self, key: str) -> Blob | None:
         with self._lock:
@@ -479,7 +458,7 @@ class MemoryStore:
             self._blobs.pop(check_key(key), None)
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing."""
 
     def _write(self, key: str, data: bytes, is_wanted: Callable[[Version | None], bool]) -> Version:
         with self._lock:

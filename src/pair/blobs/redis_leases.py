@@ -1,8 +1,8 @@
 """Leases in Redis (extra `[redis]`): one key with a time to live, and a counter for the fence.
 
 Invariants
-    Every step is one script, so that no other client comes in between. A script that is sent again after a lost answer
-    finds its own token, and answers as it did.
+    Every step is one script, and so atomic. If a script is sent again after a lost answer, it finds its own token and
+    gives the same answer.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pair.blobs.leases import end_of_lease
 from pair.clock import Clock, to_timestamp
 from pair.values import redact_url
 
-# The value is the token and the holder, so that a writer that is refused can read who holds the lease.
+# The value contains the token and the holder, so that a refused writer can show the holder.
 _ACQUIRE = """
 local held = redis.call('GET', KEYS[1])
 if held and held ~= ARGV[1] then
@@ -47,7 +47,7 @@ _RETRIES = 2
 
 
 class RedisLeases:
-    """Leases by the time of the Redis server, which does not follow changes of the time of day."""
+    """Leases that end by the monotonic clock of the Redis server."""
 
     def __init__(
         self, url: str, *, holder: str, new_token: Callable[[], str], clock: Clock, prefix: str = "pair:lease:"
@@ -99,7 +99,7 @@ class RedisLeases:
         self._client.close()
 
     def _keys(self, name: str) -> list[str]:
-        # The braces keep both keys on one node of a cluster.
+        # Braces keep both keys on one node of a cluster.
         return [f"{self._prefix}{{{name}}}", f"{self._prefix}{{{name}}}:fence"]
 
     @contextlib.contextmanager

@@ -1,12 +1,11 @@
-"""Blobs in S3 and compatible stores, by the obstore library (extra `[s3]`).
+"""Blobs in S3 and compatible stores, through the obstore library (extra `[s3]`).
 
-`s3://bucket/prefix` is tested against real servers. `gs://` and `az://` go through the same library and the same code,
-and are untested.
+`s3://bucket/prefix` is tested against real servers. `gs://` and `az://` use the same code, and are untested.
 
 Invariants
-    A conditional write is sent once. Were it sent again after a lost answer, it would fail against its own success.
-    What is written to S3 goes with its SHA-256: what was damaged on the way is refused by the server, not stored.
-    No error shows what the server sent: with some servers that holds a session token.
+    A conditional write is sent once. A retry after a lost answer would fail because of its own success.
+    Writes to S3 carry their SHA-256, so the server refuses data that was damaged in transit.
+    Errors do not repeat the server's response, which may contain a session token.
 """
 
 import contextlib
@@ -27,48 +26,45 @@ from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionM
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
 _DAMAGED = {"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"}
-"""What servers call content that is not what its checksum says."""
+"""Error codes of servers for content with a wrong checksum."""
 _FULL = {"507", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"}
 _SCHEMES = ("s3://", "gs://", "az://")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStoreOptions:
-    """What is left empty, the library looks for in the environment (`AWS_…`) and in the role of the machine.
+    """Options of an object store. Empty ones come from the environment (`AWS_…`) or the role of the machine.
 
-    Address, region and credentials are those of S3; for `gs://` and `az://` they come from the environment alone.
+    Endpoint, region and credentials apply to S3. For `gs://` and `az://` they come from the environment.
     """
 
     endpoint_url: str = ""
-    """Of a server that speaks S3; empty: Amazon's own."""
+    """Address of an S3-compatible server; empty for Amazon S3."""
     region: str = ""
     access_key_id: str = ""
     secret_access_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
     connect_seconds: float = 5.0
     request_seconds: float = 30.0
-    """For a whole conditional write; elsewhere for the next bytes to come, so that big blobs have time."""
+    """Limit for a whole conditional write; for other requests, limit without new bytes, so that big blobs have time."""
     retries: int = 3
-    """Of anything but a conditional write."""
+    """Retries of requests, except conditional writes."""
 
 
 class ObjectStore:
-    """`address` is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; E401 for any other."""
+    """A bucket or a prefix in it, as a blob store."""
 
     def __init__(self, address: str, options: ObjectStoreOptions | None = None) -> None:
+        """`address`: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Raises E401 for others."""
         options = options or ObjectStoreOptions()
-        self._address = address.rstrip("/")
+        self.address = address.rstrip("/")
         self._retries = options.retries
         # Google compares generations, the others compare ETags.
         self._version_field = "version" if address.startswith("gs:") else "e_tag"
         seconds = datetime.timedelta(seconds=options.request_seconds)
         day = datetime.timedelta(days=1)
-        self._patient = _client(self._address, options, options.retries, {"read_timeout": seconds, "timeout": day})
-        self._once = _client(self._address, options, 0, {"timeout": seconds})
-
-    @property
-    def address(self) -> str:
-        return self._address
+        self._patient = _client(self.address, options, options.retries, {"read_timeout": seconds, "timeout": day})
+        self._once = _client(self.address, options, 0, {"timeout": seconds})
 
     def get(self, key: str) -> Blob | None:
         with contextlib.suppress(FileNotFoundError), self._translate_errors():
@@ -94,7 +90,7 @@ class ObjectStore:
             except FileNotFoundError:
                 raise
             except BaseError:
-                # A range behind the end is refused, in different words by different servers.
+                # A server refuses a range after the end; each server in other words.
                 if start < obstore.head(self._patient, key)["size"]:
                     raise
                 return b""
@@ -116,7 +112,7 @@ class ObjectStore:
 
     def upload(self, key: str, path: Path) -> Version:
         with files.storage_errors(), path.open("rb"):
-            pass  # a fault of the file is not one of the store
+            pass  # raises E010 for the file before any error of the store
         with self._translate_errors():
             return self._write(key, path)
 
@@ -127,14 +123,16 @@ class ObjectStore:
         return self._write_once(key, data, "create")
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        # The library lists whole folders only. Servers that keep folders do not all list in the order of keys.
+        # The library lists only whole folders, and some servers do not list in the order of keys.
         folder = find_folder(prefix)
         if folder is None:
             return iter(())
         with self._translate_errors():
             batches = [*obstore.list(self._patient, prefix="/".join(folder) or None)]
         blobs = [
-            BlobInfo(meta["path"], meta["size"], meta["last_modified"].astimezone(datetime.UTC))
+            BlobInfo(
+                meta["path"], meta["size"], meta["last_modified"].astimezone(datetime.UTC), meta[self._version_field]
+            )
             for batch in batches
             for meta in batch
             if meta["path"].startswith(prefix)
@@ -158,12 +156,12 @@ class ObjectStore:
                 size_bytes -= len(piece)
                 yield bytes(piece)
         except FileNotFoundError:
-            raise errors.store_unreachable(self._address, "The blob was deleted while it was read") from None
+            raise errors.store_unreachable(self.address, "The blob was deleted while it was read") from None
         if size_bytes:
-            raise errors.store_unreachable(self._address, "The answer ended before the blob did")
+            raise errors.store_unreachable(self.address, "The answer ended before the blob did")
 
     def _write(self, key: str, content: bytes | Path) -> Version:
-        """Write again what was damaged on the way, which the library takes for our own mistake."""
+        """Write a blob. Retry after damage in transit, which the library treats as a client error."""
         for retries_left in range(self._retries, -1, -1):
             try:
                 result = obstore.put(
@@ -187,22 +185,22 @@ class ObjectStore:
     def _version(self, meta: Any) -> Version:
         if version := meta[self._version_field]:
             return Version(version)
-        raise errors.store_without_compare_and_swap(self._address, "it does not tell the versions of blobs")
+        raise errors.store_without_compare_and_swap(self.address, "it does not return the versions of blobs")
 
     @contextlib.contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Turn faults of the store into E206, or E010 when it is full. A missing blob stays a FileNotFoundError."""
+        """Raise E206 for errors of the store, E010 if it is full. A missing blob stays a FileNotFoundError."""
         try:
             yield
         except FileNotFoundError as fault:
             if "NoSuchBucket" in str(fault):
-                raise errors.store_unreachable(self._address, "There is no such bucket") from None
+                raise errors.store_unreachable(self.address, "There is no such bucket") from None
             raise
         except BaseError as fault:
             reason = _reason(str(fault))
             if any(word in reason for word in _FULL):
-                raise errors.storage_failed(self._address, "the store is full") from None
-            raise errors.store_unreachable(self._address, reason) from None
+                raise errors.storage_failed(self.address, "the store is full") from None
+            raise errors.store_unreachable(self.address, reason) from None
 
 
 def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Mapping[str, datetime.timedelta]) -> Any:
@@ -222,7 +220,7 @@ def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Map
             },
         )
     except (BaseError, ValueError):
-        # What the library says may repeat a setting, and with it a secret.
+        # The message of the library may contain a secret.
         raise errors.settings_invalid(
             address,
             "this is no address of an object store, or a setting of its provider is missing",
@@ -231,14 +229,14 @@ def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Map
 
 
 def _s3_config(options: ObjectStoreOptions) -> Any:
-    """Return the settings that are not empty: the library takes a key that is there for one that was meant."""
+    """Return the settings that are not empty: the library does not ignore empty ones."""
     config = {
         "endpoint": options.endpoint_url,
         "region": options.region,
         "access_key_id": options.access_key_id,
         "secret_access_key": options.secret_access_key,
         "session_token": options.session_token,
-        # Not every server that speaks S3 can delete many at once, and here it is one at a time.
+        # Some S3-compatible servers cannot delete many blobs at once.
         "disable_bulk_delete": True,
         "checksum_algorithm": "SHA256",
     }
@@ -246,7 +244,7 @@ def _s3_config(options: ObjectStoreOptions) -> Any:
 
 
 def _reason(text: str) -> str:
-    """Describe a fault without repeating what was sent or received."""
+    """Describe an error without repeating the request or the response."""
     if status := re.search(r"status code: (\d{3}[A-Za-z ]*)", text):
         code = re.search(r"<Code>(\w+)</Code>", text)
         if code and code[1] == "RequestTimeTooSkewed":

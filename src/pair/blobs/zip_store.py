@@ -5,23 +5,21 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from pair import errors, files
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version
 
 
 class ZipStore:
-    """`name_of` returns the name of a key in the archive; None for one that is not in it. Faults are E009."""
+    """A read-only store. `name_of` returns the name of a key in the archive, or None. A damaged entry is E009."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, name_of: Callable[[str], str | None]) -> None:
+        self.address = str(path)
         self._path = path
         self._archive = archive
         self._name_of = name_of
         self._entries = {entry.filename: entry for entry in archive.infolist()}
-
-    @property
-    def address(self) -> str:
-        return str(self._path)
 
     def get(self, key: str) -> Blob | None:
         entry = self._entry(key)
@@ -48,26 +46,16 @@ class ZipStore:
                 raise self._damage_error(entry) from fault
         return True
 
-    def put(self, key: str, data: bytes) -> Version:
-        raise self._write_error()
+    def _refuse_write(self, *_: object) -> NoReturn:
+        raise errors.storage_failed(self.address, "a package cannot be written to")
 
-    def upload(self, key: str, path: Path) -> Version:
-        raise self._write_error()
-
-    def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        raise self._write_error()
-
-    def create(self, key: str, data: bytes) -> Version:
-        raise self._write_error()
+    put = upload = put_if = create = delete = _refuse_write
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """List only a blob that is named by its whole key: an archive knows names, not keys."""
+        """List the blob whose whole key is the prefix. An archive has names, not keys, so no other can be found."""
         entry = self._entry(prefix)
         if entry is not None:
             yield BlobInfo(prefix, entry.file_size, datetime.datetime(*entry.date_time, tzinfo=datetime.UTC))
-
-    def delete(self, key: str) -> None:
-        raise self._write_error()
 
     def close(self) -> None:
         self._archive.close()
@@ -87,12 +75,9 @@ class ZipStore:
     def _damage_error(self, entry: zipfile.ZipInfo) -> errors.DownloadError:
         return errors.archive_refused(self._path.name, f"damaged entry: {entry.filename!r}")
 
-    def _write_error(self) -> errors.StorageError:
-        return errors.storage_failed(str(self._path), "a package cannot be written to")
-
 
 def open_zip_store(path: Path, name_of: Callable[[str], str | None]) -> ZipStore:
-    """Open the archive. Raises E009, E010."""
+    """Open an archive. Raises E009, E010."""
     with files.storage_errors():
         try:
             return ZipStore(path, zipfile.ZipFile(path), name_of)

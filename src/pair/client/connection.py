@@ -1,11 +1,12 @@
-"""Requests to a server: repeated while a fault may pass, with the errors that the server raised.
+"""Requests to a server: retried after temporary faults, and failed with the error of the server.
 
 Invariants
-    The key is sent to the given address and nowhere else: no redirect is followed. No error leads to it.
+    The key is sent to the given address only: no redirect is followed. No error or traceback contains it.
 """
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -20,7 +21,7 @@ from pair.network import RetryPolicy, describe_fault, parse_retry_after
 _FIRST_PAUSE_SECONDS = 0.2
 _TEMPORARY = frozenset({409, 429, 502, 503, 504})
 _FINAL = frozenset({errors.SYNC_RUNNING, errors.PUBLISH_UNKNOWN})
-"""Temporary errors after which the caller decides whether to try again."""
+"""Temporary errors that are not retried: the caller decides."""
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LIBRARIAN_CODES = frozenset(code.value for code in ErrorCode)
 _KINDS: dict[int, type[errors.PairError]] = {
@@ -46,15 +47,15 @@ class ClientRequest:
     parameters: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     read_seconds: float | None = None
-    """How long to wait for the response; None for the timeout of the connection."""
+    """Longest wait for the response; None for the timeout of the connection."""
     is_repeatable: bool = True
     """Whether it may be sent again although it may have arrived."""
     accepts_librarian_errors: bool = False
-    """Whether errors of librarians are responses too, whatever their status."""
+    """Whether an error of a librarian is a valid response, with any status."""
 
 
 class AttemptFailed(network.RequestFault):
-    """One attempt without a result; becomes the error that it carries."""
+    """A failed attempt; becomes the error that it carries."""
 
     def __init__(self, error: errors.PairError, *, again: bool = False, after_seconds: float | None = None) -> None:
         super().__init__(error.message, again, after_seconds)
@@ -62,13 +63,13 @@ class AttemptFailed(network.RequestFault):
 
 
 class ServerConnection:
-    """A connection to one server. Used from several threads at once."""
+    """A connection to one server. Thread-safe."""
 
     def __init__(self, url: str, key: str, *, timeout_seconds: float, retries: int) -> None:
-        """Raises E401."""
+        """Check address and key. Raises E401."""
         self.address = _check_address(url)
         if not key.isascii() or not key.isprintable():
-            raise errors.settings_invalid("connect", "the key has characters that no request can carry")
+            raise errors.settings_invalid("connect", "the key has characters that a request cannot contain")
         self._timeout_seconds = timeout_seconds
         self._retry_policy = RetryPolicy(retries, _FIRST_PAUSE_SECONDS)
         headers = {"user-agent": f"pair/{__version__}", "accept": "application/json"}
@@ -84,12 +85,12 @@ class ServerConnection:
         return self.send(request, lambda response: self.decode(response.read(), decode))
 
     def send(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
-        """Send a request until `read` makes a result of the response; `read` may raise AttemptFailed."""
+        """Send a request until `read` returns a result for the response; `read` may raise AttemptFailed."""
         try:
             return self._retry_policy.run(lambda: self._send_once(request, read))
         except AttemptFailed as caught:
             error = caught.error
-        # Outside the block, so that no traceback leads to the request with its key.
+        # Raised outside the block, so that no traceback contains the request with its key.
         raise error
 
     def _send_once(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
@@ -116,18 +117,22 @@ class ServerConnection:
         raise fault
 
     def decode(self, body: bytes, decode: Callable[[Json], Result]) -> Result:
-        """Raises AttemptFailed for a body that is no JSON object, or not the expected one."""
+        """Decode a JSON object. Raises AttemptFailed for any other body."""
         try:
             return decode(_parse_object(body))
         except (LookupError, ValueError, TypeError, RecursionError) as fault:
-            raise AttemptFailed(self._unreachable("the answer is not one of pair")) from fault
+            raise AttemptFailed(self._unreachable("the response is not one of pair")) from fault
 
     def _refusal(self, response: httpx2.Response, error_value: Json | None) -> AttemptFailed:
         status = response.status_code
         if 300 <= status < 400:
-            origin = _parse_origin(response.headers.get("location", ""))
-            hints = [f"Connect to {origin} if that is the server you mean"] if origin else []
-            return AttemptFailed(self._unreachable("it leads to another address, which is not followed", hints))
+            hints = []
+            with contextlib.suppress(ValueError):
+                parts = urlsplit(response.headers.get("location", ""))
+                if parts.scheme and parts.netloc:
+                    origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+                    hints = [f"Connect to {origin} if that is the server you mean"]
+            return AttemptFailed(self._unreachable("it redirects to another address, which is not followed", hints))
         error = self.build_error(error_value, status, response.headers.get("x-request-id", ""))
         pause = parse_retry_after(
             response.headers.get("retry-after"), response.headers.get("date"), SystemClock().now()
@@ -136,9 +141,9 @@ class ServerConnection:
         return AttemptFailed(error, again=again, after_seconds=pause)
 
     def build_error(self, value: Json | None, status: int, request_id: str = "") -> errors.PairError:
-        """Return the error that a response tells of."""
+        """Return the error of a response."""
         if value is None or not isinstance(value.get("code"), str):
-            return self._unreachable(f"it answers with status {status}")
+            return self._unreachable(f"it responds with status {status}")
         code = value["code"]
         default = errors.UsageError if 400 <= status < 500 else errors.DataError
         kind = errors.CODES[code][0] if code in errors.CODES else _KINDS.get(status, default)
@@ -146,20 +151,20 @@ class ServerConnection:
         details = {"request_id": request_id} if request_id else None
         return kind(code, str(value.get("message", "")), hints=hints, details=details)
 
-    def _unreachable(self, reason: str, hints: "list[str] | None" = None) -> errors.PairError:
-        return errors.server_unreachable(self.address, reason, hints=hints or ())
+    def _unreachable(self, reason: str, hints: Sequence[str] = ()) -> errors.PairError:
+        return errors.server_unreachable(self.address, reason, hints=hints)
 
 
 def quote_part(value: str) -> str:
-    """Quote one part of a path, dots too: `..` would lead elsewhere. Raises E601."""
+    """Quote one part of a path, with its dots: `..` would leave the path. Raises E601."""
     try:
         return quote(value, safe="").replace(".", "%2E")
     except UnicodeEncodeError as fault:
-        raise errors.request_invalid("an id has characters that no request can carry") from fault
+        raise errors.request_invalid("an id has characters that a request cannot contain") from fault
 
 
 def encode_json(value: object) -> bytes:
-    """Raises E601 for a value that JSON cannot hold."""
+    """Encode a value as JSON. Raises E601 if that is impossible."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except (ValueError, TypeError, RecursionError) as fault:
@@ -182,24 +187,16 @@ def _parse_error(body: bytes) -> Json | None:
 
 
 def _check_address(url: str) -> str:
-    """Return the address without a slash at its end. Raises E401."""
+    """Return the address without a trailing slash. Raises E401."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_good = False
     if not is_good:
-        raise errors.settings_invalid("connect", "the address is to be like http://host:8080")
+        raise errors.settings_invalid("connect", "the address must look like http://host:8080")
     if "@" in parts.netloc:
-        raise errors.settings_invalid("connect", "credentials do not belong into the address: give them as key=")
+        raise errors.settings_invalid("connect", "credentials do not belong in the address: pass them as key=")
     if parts.query or parts.fragment:
-        raise errors.settings_invalid("connect", "the address has something behind its path")
+        raise errors.settings_invalid("connect", "the address must not have a query or a fragment")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-
-
-def _parse_origin(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.scheme and parts.netloc else ""
-    except ValueError:
-        return ""

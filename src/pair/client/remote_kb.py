@@ -1,8 +1,8 @@
 """RemoteKnowledgeBase: the methods of KnowledgeBase, for a KB on a server.
 
 Invariants
-    What was reported as stored is stored, however often a request had to be sent.
-    `ask` raises nothing for what goes wrong on the way: it is the answer.
+    A document that was reported as stored is stored, even if a request was sent several times.
+    `ask` returns errors as responses instead of raising them.
 """
 
 import re
@@ -20,7 +20,7 @@ from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, S
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.versions import CURRENT, DocumentChanges, ListedVersion, Rollback
-from pair.engine.query.documents import StoredDocument
+from pair.engine.query.documents import DocumentPage, Facet, StoredDocument
 from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
@@ -34,28 +34,27 @@ Conditions = Mapping[str, Any] | Sequence[str]
 _DEFAULT_KB = "default"
 INGEST_OWNER = "ingest"
 _LONG_SECONDS = 3600.0
-"""For work that grows with the KB."""
+"""Timeout of work that grows with the KB."""
 _BATCH_DOCUMENTS = 1000
 _BATCH_BYTES = 4_000_000
-"""The most that one request sends."""
 _SMALL_DOCUMENTS = 100
 _SMALL_BYTES = 100_000
-"""Up to this a batch is one JSON body, which a server does once for each key; more is a line for each document."""
+"""A batch up to this size is one JSON body, which is idempotent; a larger one has a line for each document."""
 _PAGE_DOCUMENTS = 1000
 _ANSWER_SECONDS = 120.0
-"""How long librarians may take when the caller sets no limit; the server has its own."""
+"""Time for librarians if the caller sets no limit; the server has its own limit."""
 _MARGIN_SECONDS = 5.0
-"""An answer may arrive this long after the time of the librarians is over."""
+"""An answer may arrive this long after the time for librarians."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def connect(
     url: str, *, kb_id: str = "default", key: str = "", timeout: float = 30.0, retries: int = 5
 ) -> "RemoteKnowledgeBase":
-    """A KB on a server that `pair serve` runs, with the verbs of `KnowledgeBase`. Raises E212, E401.
+    """Return a KB on a server of `pair serve`, with the methods of `KnowledgeBase`. Raises E212, E401.
 
-    `key`: of `pair keys add`, or a token. `timeout`: seconds that the server may be silent, where the work is not
-    long by its nature. `retries`: how often a request is sent again when the server cannot be reached or is busy.
+    `key`: a key of `pair keys add`, or a token. `timeout`: seconds without a byte from the server; long operations have
+    more. `retries`: how often a request is sent again if the server is unreachable or busy.
     """
     check_kb_id(kb_id)
     connection = ServerConnection(url, key, timeout_seconds=timeout, retries=retries)
@@ -81,7 +80,7 @@ class _KbRequests:
 
 
 class RemoteKnowledgeBase:
-    """A KB on a server. Used from several threads at once. Close it, or use it as a context manager."""
+    """A KB on a server. Thread-safe. Close it, or use it as a context manager."""
 
     def __init__(self, connection: ServerConnection, kb_id: str) -> None:
         self.kb_id = kb_id
@@ -104,8 +103,14 @@ class RemoteKnowledgeBase:
     # Writing
 
     def sync(self, *, wait: bool = True) -> SyncReport:
-        """Sync the files and links of the server. Raises E101 unless it may wait for another sync."""
-        return self._requests.post("/sync", {"wait": wait}, decode_sync_report)
+        """Sync the files and links of the server. Without `wait`, raises E101 during another sync."""
+
+        def decode(value: Json) -> SyncReport:
+            problems = [(problem["source"], problem["reason"]) for problem in value["problems"]]
+            skipped = [(skipped["path"], skipped["reason"]) for skipped in value["skipped"]]
+            return msgspec.convert({**value, "problems": problems, "skipped": skipped}, SyncReport)
+
+        return self._requests.post("/sync", {"wait": wait}, decode)
 
     def upsert(
         self,
@@ -115,9 +120,9 @@ class RemoteKnowledgeBase:
         chunk_size: int | None = None,
         on_batch: Callable[[WriteReport], None] = lambda report: None,
     ) -> WriteReport:
-        """Add or replace documents, from a stream of any length. A batch is stored once `on_batch` is called for it.
+        """Add or replace documents from a stream of any length. `on_batch` is called for each stored batch.
 
-        A batch that had to be sent twice may be reported as unchanged. Raises E620 for another owner.
+        A batch that was sent twice may be reported as unchanged. Raises E620 for another owner.
         """
         if owner != INGEST_OWNER:
             raise errors.not_over_http(f"documents of the owner {owner!r}")
@@ -158,19 +163,20 @@ class RemoteKnowledgeBase:
         owner: str | None = None,
         filter: Conditions | None = None,  # noqa: A002 - as in KnowledgeBase
     ) -> WriteReport:
-        """Delete documents by id, with one request for each. Raises E620 for an owner or a filter."""
+        """Delete documents by id, with one request each. Raises E620 for an owner or a filter."""
         values.check_texts("ids", ids)
         if owner is not None or filter:
             raise errors.not_over_http("deleting by owner or filter", hints=["Delete by ids"])
+
+        def decode(value: Json) -> WriteReport:
+            return WriteReport(deleted=value["deleted"], manifest_version=value["manifest_version"])
+
         paths = [f"/rag/docs/{quote_part(document_id)}" for document_id in ids if document_id]
         total = WriteReport()
         for path in paths:
             request = ClientRequest("DELETE", path, parameters={"kb_id": self.kb_id}, read_seconds=_LONG_SECONDS)
             try:
-                total += self._requests.connection.fetch(
-                    request,
-                    lambda value: WriteReport(deleted=value["deleted"], manifest_version=value["manifest_version"]),
-                )
+                total += self._requests.connection.fetch(request, decode)
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_DOCUMENT:
                     raise
@@ -189,7 +195,7 @@ class RemoteKnowledgeBase:
         explain: bool = False,
         options: SearchOptions | None = None,
     ) -> Hits:
-        """Return the matching passages, best first. Raises E620 for `exact`, and for options that HTTP lacks."""
+        """Return the matching passages, best first. Raises E620 for `exact` and for options that HTTP lacks."""
         values.check_search(query, limit, filter, options)
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
@@ -213,7 +219,7 @@ class RemoteKnowledgeBase:
         max_distance: float | None = None,
         exact: bool = False,
     ) -> Hits:
-        """Raises E620: HTTP has no search with a vector."""
+        """Raise E620: HTTP has no search with a vector."""
         raise errors.not_over_http("a search with a vector", hints=["Search with a text: search(query)"])
 
     async def ask(
@@ -221,7 +227,7 @@ class RemoteKnowledgeBase:
     ) -> Response:
         """Return an answer with its sources, or the error as a response.
 
-        The user is the owner of the key, whatever the context says.
+        The user is the owner of the key, not that of the context.
         """
         values.check_text("query", query)
         given = context or Context()
@@ -233,7 +239,7 @@ class RemoteKnowledgeBase:
     def _ask(self, query: str, first: str | None, context: Context, timeout: float | None) -> Response:
         limits = [timeout, None if context.timeout_ms is None else context.timeout_ms / 1000]
         seconds = min((limit for limit in limits if limit is not None), default=None)
-        # The user and the librarians of this side are not for the server.
+        # The server has its own user and librarians.
         sent = replace(context, user=None, librarian=None, available_delegates=(), timeout_ms=None).to_json()
         if seconds is not None:
             sent["timeout"] = seconds * 1000
@@ -265,36 +271,78 @@ class RemoteKnowledgeBase:
                 return self._requests.connection.decode(data, Response.from_json)
         raise AttemptFailed(self._requests.connection.build_error(None, response.status_code))
 
-    def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
-        """Return stored documents by id, from the first that comes after `after`."""
+    def documents(
+        self,
+        *,
+        after: str = "",
+        limit: int = 100,
+        owner: str | None = None,
+        filter: Conditions | None = None,  # noqa: A002 - as in KnowledgeBase
+        contains: str = "",
+    ) -> DocumentPage:
+        """Return a list of stored documents by id. Its `next` is the `after` of the next page; None at the end.
+
+        `contains`: a text in the id or title.
+        """
         values.check_text("after", after)
         values.check_count("limit", limit)
+        values.check_text("contains", contains)
+        chosen = {**_encode_selection(owner, filter), "contains": contains, "text": "true"}
         documents: list[StoredDocument] = []
         following: str | None = after
         while following is not None and len(documents) < limit:
             count = min(_PAGE_DOCUMENTS, limit - len(documents))
-            parameters = {"after": following, "limit": str(count), "text": "true"}
-            parameters |= {} if owner is None else {"owner": owner}
+            parameters = {**chosen, "after": following, "limit": str(count)}
             page, following = self._requests.get("/rag/docs", decode_page, parameters)
             documents += page
-        return documents
+        return DocumentPage(documents, following)
+
+    def count(self, *, owner: str | None = None, filter: Conditions | None = None) -> int:  # noqa: A002
+        """Return the number of documents of an owner whose metadata meets the filter. Raises E211."""
+        parameters = {**_encode_selection(owner, filter), "limit": "1"}
+        return self._requests.get("/rag/docs", lambda value: int(value["count"]), parameters)
+
+    def facets(
+        self,
+        key: str,
+        *,
+        limit: int = 100,
+        owner: str | None = None,
+        filter: Conditions | None = None,  # noqa: A002
+    ) -> list[Facet]:
+        """Return the most frequent values of a metadata key, each with the number of documents that have it."""
+        values.check_text("key", key)
+        values.check_count("limit", limit)
+        parameters = {**_encode_selection(owner, filter), "key": key, "limit": str(limit)}
+        return self._requests.get(
+            "/rag/facets", lambda value: msgspec.convert(value["values"], list[Facet]), parameters
+        )
 
     def document(self, document_id: str) -> StoredDocument:
-        """Raises E214."""
+        """Return a document. Raises E214."""
         return self._requests.get(f"/rag/docs/{quote_part(document_id)}", decode_as(StoredDocument))
 
-    # Care
-
     def stats(self) -> EngineStats | None:
-        """Return None when nothing was ever stored."""
+        """Return figures of the stored documents; None before the first write."""
         all_stats = self._requests.connection.fetch(
             ClientRequest("GET", "/rag/kbs"), lambda value: msgspec.convert(value["kbs"], list[EngineStats])
         )
         return next((stats for stats in all_stats if stats.kb_id == self.kb_id), None)
 
 
+def _encode_selection(owner: str | None, conditions: Conditions | None) -> dict[str, str]:
+    """Return the query parameters that select documents. Raises E238."""
+    values.check_text("owner", owner, optional=True)
+    values.check_filter(conditions)
+    parameters = {} if owner is None else {"owner": owner}
+    if conditions:
+        value = dict(conditions) if isinstance(conditions, Mapping) else list(conditions)
+        parameters["filter"] = encode_json(value).decode()
+    return parameters
+
+
 def _read_events(response: httpx2.Response) -> Iterator[tuple[str, bytes]]:
-    """Yield name and data of server-sent events. Only a line feed ends a line: text may hold the rest."""
+    """Yield name and data of server-sent events. Only a line feed ends a line: a text may contain other line ends."""
     rest, name = b"", ""
     for block in response.iter_bytes():
         *lines, rest = (rest + block).split(b"\n")
@@ -320,21 +368,19 @@ def _split_batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:
 
 
 def _encode_document(document: Document) -> bytes:
-    """Raises E213."""
+    """Encode a document as JSON. Raises E213."""
     if not document.id:
         raise errors.document_invalid(document.id, "its id is empty")
     if not document.text.strip():
         raise errors.document_invalid(document.id, "its text is blank")
     if document.vector is not None:
         raise errors.document_invalid(document.id, "its vector cannot be sent over HTTP")
-    value: Json = {"id": document.id, "text": document.text}
-    value |= {"title": document.title} if document.title else {}
-    value |= {"url": document.url} if document.url else {}
-    value |= {"metadata": dict(document.metadata)} if document.metadata else {}
+    optional = {"title": document.title, "url": document.url, "metadata": dict(document.metadata)}
+    value = {"id": document.id, "text": document.text} | {name: item for name, item in optional.items() if item}
     try:
         return encode_json(value)
     except errors.UsageError as fault:
-        raise errors.document_invalid(document.id, "it cannot be written as JSON") from fault
+        raise errors.document_invalid(document.id, "it cannot be encoded as JSON") from fault
 
 
 class RemoteVersions:
@@ -344,11 +390,16 @@ class RemoteVersions:
         self._requests = requests
 
     def list(self) -> Sequence[ListedVersion]:
-        """Return the current version and those to roll back to, the newest first. Raises E201."""
-        return self._requests.get("/rag/versions", decode_versions)
+        """Return the current version and those that can be restored, newest first. Raises E201."""
+
+        def decode(value: Json) -> Sequence[ListedVersion]:
+            listed = [{**item, "number": item["version"], "is_current": item["current"]} for item in value["versions"]]
+            return msgspec.convert(listed, list[ListedVersion])
+
+        return self._requests.get("/rag/versions", decode)
 
     def diff(self, a: int | str, b: int | str = CURRENT) -> DocumentChanges:
-        """Return the documents that differ between two versions, by id. Raises E201, E218."""
+        """Return the ids of documents that differ between two versions. Raises E201, E218."""
         parameters = {"a": str(a), "b": str(b), "entries": "false", "limit": str(_PAGE_DOCUMENTS)}
         changes, following = self._requests.get("/rag/diff", decode_changes, parameters)
         parameters |= {"a": str(changes.before), "b": str(changes.after)}
@@ -381,7 +432,7 @@ class RemoteMaintenance:
     def compact(
         self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
     ) -> CompactionReport:
-        """Merge and re-cluster shards that are worth it, or all of them. The server sends no progress."""
+        """Merge and re-cluster shards where that pays off, or all of them. The server sends no progress."""
         return self._requests.post("/rag/compact", {"everything": everything}, decode_as(CompactionReport))
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
@@ -389,21 +440,18 @@ class RemoteMaintenance:
         return self._requests.post("/rag/gc", {"grace_seconds": grace_seconds}, decode_as(GarbageReport))
 
     def sweep(self) -> SweepReport:
-        """Evict fetched shards that are too old or too many, from the cache of the server."""
+        """Evict shards from the cache of the server that are beyond the limits of age and size."""
         request = ClientRequest("POST", "/cache/sweep", read_seconds=_LONG_SECONDS)
         return self._requests.connection.fetch(request, decode_as(SweepReport))
 
 
-# ── responses as the values that a local KB returns ───────────────────────────────────────────────────
-
-
 def decode_as(kind: type[Result]) -> Callable[[Json], Result]:
-    """Return a decoder of a value that ignores unknown keys."""
+    """Return a decoder that ignores unknown keys."""
     return lambda value: msgspec.convert(value, kind)
 
 
 def decode_hits(value: Json) -> Hits:
-    """Leave out which shards were searched and the weights of words: the server does not send them."""
+    """Decode hits. The server sends neither the searched shards nor the weights of words."""
     hits = [
         {
             "also_in_count": len(hit["also_in"]),
@@ -418,7 +466,7 @@ def decode_hits(value: Json) -> Hits:
 
 
 def decode_page(value: Json) -> tuple[list[StoredDocument], str | None]:
-    """Return the documents of a page, and the id behind which the next page begins."""
+    """Return the documents of a page, and the `after` of the next page."""
     return msgspec.convert((value["documents"], value["next"]), tuple[list[StoredDocument], str | None])
 
 
@@ -432,21 +480,10 @@ def decode_ingestion(value: Json) -> WriteReport:
     )
 
 
-def decode_versions(value: Json) -> list[ListedVersion]:
-    versions = [{**item, "number": item["version"], "is_current": item["current"]} for item in value["versions"]]
-    return msgspec.convert(versions, list[ListedVersion])
-
-
 def decode_changes(value: Json) -> tuple[DocumentChanges, str | None]:
-    """Return the changes of a page, and the id behind which the next page begins."""
+    """Return the changes of a page, and the `after` of the next page."""
     added, removed, changed = (
         tuple(document["id"] for document in value["documents"] if document["change"] == change)
         for change in ("added", "removed", "changed")
     )
     return DocumentChanges(value["kb_id"], value["a"], value["b"], added, removed, changed), value["next"]
-
-
-def decode_sync_report(value: Json) -> SyncReport:
-    problems = [(problem["source"], problem["reason"]) for problem in value["problems"]]
-    skipped = [(skipped["path"], skipped["reason"]) for skipped in value["skipped"]]
-    return msgspec.convert({**value, "problems": problems, "skipped": skipped}, SyncReport)

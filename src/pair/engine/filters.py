@@ -1,21 +1,21 @@
-"""Filters of documents by their metadata: how they are written, how values are stored, and their SQL.
+"""Filters of documents by metadata: their syntax, and the stored values.
 
-A document is stored as rows (key, text, number), one for each value in its metadata. A condition holds if one row has
-its key and passes all checks of one alternative; a filter, if all its conditions hold.
+Metadata is stored as rows (key, text, number), one for each value. A condition holds if one row has its key and passes
+all checks of one alternative. A filter is a condition, or filters combined by `and`, `or` and `not`.
 
 Invariants
-    Whole numbers beyond 2**53 are not exact as DOUBLE, so their rows have their digits as text beside the number: equal
-    means equal digits, and no number without them equals one with them. Ranges compare them as DOUBLE all the same.
-    A filter has at most MAX_CONDITIONS conditions and MAX_VALUES values, and is one pass over the rows of a shard.
-Not here
-    Who may see what: a filter narrows a search and protects nothing.
+    Integers beyond 2**53 are not exact as DOUBLE, so their rows also have the digits as text. Equality compares digits;
+    ranges compare DOUBLE.
+    A filter has at most MAX_CONDITIONS conditions, MAX_VALUES values and MAX_DEPTH levels.
+    A filter is no access control: it narrows a search.
 """
 
 import datetime
+import json
 import math
 import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -24,24 +24,25 @@ from typing import Any, Literal
 from pair import errors
 
 Row = tuple[str, str | None, float | None]
-_Value = tuple[str | None, float | None]
-"""A value as it is stored: a text, a number, or a large whole number as both."""
-Operator = Literal["equals", "gt", "gte", "lt", "lte", "prefix"]
+StoredValue = tuple[str | None, float | None]
+"""A stored value: a text, a number, or both for a large integer."""
+Bound = Literal["gt", "gte", "lt", "lte"]
+Operator = Literal["equals", "prefix"] | Bound
 
-_SIGNS: Mapping[Operator, str] = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-_OPERATORS: Mapping[str, Operator] = dict(zip(_SIGNS.values(), _SIGNS, strict=True))
-_ASSIGNMENT = re.compile(r"([^=<>]+)(>=|<=|=|>|<)(.*)", re.DOTALL)
+_BOUNDS: Mapping[str, Bound] = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
+_BOUND_NAMES: Mapping[str, Bound] = {bound: bound for bound in _BOUNDS.values()}
+_COMBINATIONS: Mapping[str, Literal["and", "or", "not"]] = {"$and": "and", "$or": "or", "$not": "not"}
+_NAMES = "eq, ne, in, not_in, contains, exists, prefix, gt, gte, lt, lte"
+_ASSIGNMENT = re.compile(r"(!?)([^=<>!][^=<>]*?)(!=|>=|<=|=|>|<)(.*)", re.DOTALL)
+_EXISTENCE = re.compile(r"(!?)([^=<>!][^=<>]*)\?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,4000}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 MAX_CONDITIONS = 100
 MAX_VALUES = 2_000
-"""Of all conditions together."""
-_MEETING_ALL = "doc IN (SELECT doc FROM doc_metadata GROUP BY doc HAVING {})"
-_FEW_VALUES = 3
-_SEPARATOR = "\x1f"
-_ANY_TEXT = "number IS NULL AND list_contains(string_split(?, chr(31)), text)"
-_ANY_NUMBER = "text IS NULL AND list_contains(string_split(?, chr(31))::DOUBLE[], number)"
-_NOTHING: _Value = None, None
+"""Most values of all conditions together."""
+MAX_DEPTH = 12
+"""Most filters inside each other."""
+_NOTHING: StoredValue = None, None
 _LARGEST_EXACT = 2**53
 _LARGEST_SHOWN_BITS = 10_000
 _MAX_SHOWN_CHARACTERS = 80
@@ -49,84 +50,57 @@ _MAX_SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of one stored value. Bounds and prefixes of texts pass no number, and the other way round."""
+    """A check of one stored value. Bounds and prefixes that are texts match only texts; numbers match only numbers."""
 
     operator: Operator
     text: str | None
     number: float | None
 
-    def to_sql(self) -> tuple[str, list[Any]]:
-        if self.operator == "equals":
-            parts = [("text", self.text), ("number", self.number)]
-            words = [f"{column} IS NULL" if value is None else f"{column} = ?" for column, value in parts]
-            return " AND ".join(words), [value for _, value in parts if value is not None]
-        if self.operator == "prefix":
-            return "number IS NULL AND starts_with(text, ?)", [self.text]
-        if self.number is not None:
-            return f"number {_SIGNS[self.operator]} ?", [self.number]
-        return f"number IS NULL AND text {_SIGNS[self.operator]} ?", [self.text]
-
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that holds if one value of `key` passes all checks of one alternative."""
+    """A condition that holds if one value of `key` passes all checks of one alternative.
+
+    An alternative without checks holds if the key, or a key below it, has a value.
+    """
 
     key: str
-    alternatives: tuple[tuple[Check, ...], ...]
-
-    def to_sql(self) -> tuple[str, list[Any]]:
-        """Return an aggregate over the rows of one document, with its parameters."""
-        equal = [checks[0] for checks in self.alternatives if len(checks) == 1 and checks[0].operator == "equals"]
-        texts = {check: check.text for check in equal if check.text is not None and check.number is None}
-        texts = {check: text for check, text in texts.items() if _SEPARATOR not in text}
-        numbers = {check: repr(check.number) for check in equal if check.text is None}
-        words: list[str] = []
-        parameters: list[Any] = []
-        listed: set[Check] = set()
-        # DuckDB takes a tenth of a millisecond for each parameter or element of one, so many values are one text. With
-        # `= ANY` each list would become a join.
-        for sql, values in ((_ANY_TEXT, texts), (_ANY_NUMBER, numbers)):
-            if len(values) > _FEW_VALUES:
-                words.append(sql)
-                parameters.append(_SEPARATOR.join(values.values()))
-                listed.update(values)
-        for checks in self.alternatives:
-            if listed.isdisjoint(checks):
-                parts = [check.to_sql() for check in checks]
-                words.append(" AND ".join(sql for sql, _ in parts))
-                parameters += [parameter for _, some in parts for parameter in some]
-        any_of = " OR ".join(f"({word})" for word in words)
-        return f"bool_or(CASE WHEN key = ? THEN {any_of} END)", [self.key, *parameters]
+    alternatives: frozenset[frozenset[Check]]
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """All conditions must hold. The same conditions make the same filter, in whatever order they were given."""
+class Combination:
+    """A combination of filters: all of them must hold, one of them must hold, or the only one must not hold."""
 
-    conditions: tuple[Condition, ...] = ()
+    operator: Literal["and", "or", "not"]
+    parts: frozenset["Filter"]
 
-    @property
-    def values(self) -> int:
-        """Count the values of all conditions."""
-        return sum(len(checks) for condition in self.conditions for checks in condition.alternatives)
 
-    def to_sql(self) -> tuple[str, list[Any]]:
-        """Return an expression about `doc`, with its parameters, for `doc_metadata(doc, key, text, number)`."""
-        if not self.conditions:
-            return "TRUE", []
-        parts = [condition.to_sql() for condition in self.conditions]
-        all_of = " AND ".join(sql for sql, _ in parts)
-        return _MEETING_ALL.format(all_of), [value for _, values in parts for value in values]
+Filter = Condition | Combination
+"""Filters that differ only in the order or repetition of their parts are equal."""
+EXISTS: frozenset[frozenset[Check]] = frozenset([frozenset()])
+"""The alternatives of a condition that holds for any value."""
+
+
+def count_values(condition: Filter) -> int:
+    """Count the values of all conditions."""
+    if isinstance(condition, Combination):
+        return sum(map(count_values, condition.parts))
+    return sum(map(len, condition.alternatives))
+
+
+def _count_conditions(condition: Filter) -> int:
+    return sum(map(_count_conditions, condition.parts)) if isinstance(condition, Combination) else 1
 
 
 # ── stored values ──────────────────────────────────────────────────────────────────────────────────
 
 
 def flatten_metadata(metadata: Mapping[str, Any]) -> tuple[Row, ...]:
-    """Return the rows (key, text, number) that are stored.
+    """Return the rows (key, text, number) to store.
 
-    Keys of mappings inside mappings are joined by dots, and each element of a list is a row. True and false are texts.
-    None and NaN have no row. A large whole number has its digits as text, also where it was given as a float.
+    Nested keys are joined by dots, and each element of a list is a row. True and false are texts. None and NaN have no
+    row. A large integer has its digits as text, even if it is a float.
     """
     return tuple(_rows("", metadata))
 
@@ -139,14 +113,14 @@ def _rows(key: str, value: Any) -> Iterator[Row]:
         for element in value:
             yield from _rows(key, element)
     elif isinstance(value, AbstractSet):
-        # The order of a set differs from run to run.
+        # Sorted, because the order of a set differs between runs.
         yield from _rows(key, sorted(value, key=repr))
     elif value is not None and (stored := _to_value(value) or (_storable(str(value)), None)) != _NOTHING:
         yield _storable(key), *stored
 
 
-def _to_value(value: Any) -> _Value | None:
-    """Return `_NOTHING` for NaN, and None for a value that is neither text, number, truth nor date."""
+def _to_value(value: Any) -> StoredValue | None:
+    """Return the stored value; `_NOTHING` for NaN; None if it is neither text, number, boolean nor date."""
     if isinstance(value, str):
         return _storable(value), None
     if isinstance(value, bool):
@@ -163,10 +137,10 @@ def _to_value(value: Any) -> _Value | None:
     return None
 
 
-def _to_whole_value(number: int) -> _Value:
+def _to_whole_value(number: int) -> StoredValue:
     if abs(number) <= _LARGEST_EXACT:
         return None, float(number)
-    # Python writes no decimal digits beyond some thousand.
+    # Python limits the length of decimal integers.
     digits = str(number) if number.bit_length() < _LARGEST_SHOWN_BITS else hex(number)
     try:
         return digits, float(number)
@@ -175,35 +149,116 @@ def _to_whole_value(number: int) -> _Value:
 
 
 def _storable(text: str) -> str:
-    """Replace halves of surrogate pairs, which UTF-8, and so DuckDB, cannot store."""
+    """Replace lone surrogates, which DuckDB cannot store."""
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-# ── as it is written in Python and JSON ────────────────────────────────────────────────────────────
+# ── Python and JSON syntax ─────────────────────────────────────────────────────────────────────────
 
 
 def parse_filter(value: Mapping[str, Any]) -> Filter:
-    """Parse `{"year": 2024}`, `{"year": [2023, 2024]}`, `{"year": {"gte": 2020}}`, `{"path": {"prefix": "docs/"}}`.
+    """Parse conditions that must all hold, each on a key of the metadata.
 
+    `{"year": 2024}`, `{"year": [2023, 2024]}`, `{"year": {"gte": 2020}}`, `{"$or": [{"lang": "de"}, {"year": 2024}]}`.
     Raises UsageError, E211.
     """
-    if not isinstance(value, Mapping):
-        raise _filter_error(value, "a filter is a mapping of keys to values")
-    _check_counts(len(value), 0)
-    return _make_filter(_condition(key, wanted) for key, wanted in value.items())
+    return _check_size(_Parser().parse(value))
 
 
-def _condition(key: Any, wanted: Any) -> Condition:
-    if not isinstance(key, str) or not key:
-        raise _filter_error({key: wanted}, "a key is a text that is not empty")
-    shown = {key: wanted}
-    if isinstance(wanted, Mapping):
-        return Condition(_storable(key), (_checks(key, wanted),))
+class _Parser:
+    """Parses one filter. It stops at the first condition beyond the limit: the input may be long."""
+
+    def __init__(self) -> None:
+        self._conditions = 0
+
+    def parse(self, value: Any, depth: int = 1) -> Filter:
+        if not isinstance(value, Mapping):
+            raise _filter_error(value, "a filter is a mapping of keys to values")
+        if depth > MAX_DEPTH:
+            raise _filter_error(value, f"filters are nested at most {MAX_DEPTH} levels deep")
+        # An empty filter counts too, so that the limit bounds the work.
+        self._count(sum(key not in _COMBINATIONS for key in value) if value else 1)
+        return _combine("and", [self._parse_item(key, wanted, depth) for key, wanted in value.items()])
+
+    def _parse_item(self, key: Any, wanted: Any, depth: int) -> Filter:
+        if key == "$not":
+            return negate(self.parse(wanted, depth + 1))
+        if key in _COMBINATIONS:
+            if not isinstance(wanted, list | tuple) or not wanted:
+                raise _filter_error({key: wanted}, f"{key} has a list of filters")
+            return _combine(_COMBINATIONS[key], [self.parse(part, depth + 1) for part in wanted])
+        if not isinstance(key, str) or not key:
+            raise _filter_error({key: wanted}, "a key is a text that is not empty")
+        return _parse_condition(key, wanted)
+
+    def _count(self, more: int) -> None:
+        self._conditions += more
+        _check_counts(self._conditions, 0)
+
+
+def _parse_condition(key: str, wanted: Any) -> Filter:
+    """Parse a value, a list of alternative values, or operators that must all hold."""
+    if not isinstance(wanted, Mapping):
+        return _equal_to_any(key, wanted, {key: wanted})
+    if not wanted:
+        raise _filter_error({key: wanted}, f"it has at least one of {_NAMES}")
+    parts: list[Filter] = []
+    checks: list[Check] = []
+    for name, operand in wanted.items():
+        # The filters of LangChain, Chroma and Pinecone write `$gte` and `$nin`.
+        operator = name.removeprefix("$") if isinstance(name, str) else name
+        if operator in _BOUND_NAMES:
+            checks.append(_parse_bound(_BOUND_NAMES[operator], operand, {key: wanted}))
+        elif operator == "prefix":
+            if not isinstance(operand, str):
+                raise _filter_error({key: wanted}, "a prefix is a text")
+            checks.append(Check("prefix", _storable(operand), None))
+        elif operator in _OPERATORS:
+            parts.append(_OPERATORS[operator](key, operand, {key: wanted}))
+        else:
+            hint = f"; a value inside another has the key {key}.{name}" if isinstance(name, str) else ""
+            raise _filter_error({key: wanted}, f"unknown operator: {_clip(_show(name))}{hint}")
+    if checks:
+        parts.append(_make_condition(key, [_check_kinds(checks, {key: wanted})]))
+    return _combine("and", parts)
+
+
+def _equal_to_any(key: str, wanted: Any, shown: Any) -> Filter:
+    return _make_condition(key, [{_equal_to(value, shown)} for value in _list_values(wanted, shown)])
+
+
+def _equal_to_all(key: str, wanted: Any, shown: Any) -> Filter:
+    return _combine("and", [_equal_to_any(key, [value], shown) for value in _list_values(wanted, shown)])
+
+
+def _equal_to_none(key: str, wanted: Any, shown: Any) -> Filter:
+    return negate(_equal_to_any(key, wanted, shown))
+
+
+def _list_values(wanted: Any, shown: Any) -> Sequence[Any] | AbstractSet[Any]:
     values = wanted if isinstance(wanted, list | tuple | AbstractSet) else [wanted]
     if not values:
         raise _filter_error(shown, "no value is in an empty list")
     _check_counts(0, len(values))
-    return _make_condition(key, [(_equal_to(value, shown),) for value in values])
+    return values
+
+
+def _exist(key: str, wanted: Any, shown: Any) -> Filter:
+    if not isinstance(wanted, bool):
+        raise _filter_error(shown, f"exists is true or false: {_clip(_show(wanted))}")
+    condition = Condition(_storable(key), EXISTS)
+    return condition if wanted else negate(condition)
+
+
+_OPERATORS: Mapping[str, Callable[[str, Any, Any], Filter]] = {
+    "eq": _equal_to_any,
+    "in": _equal_to_any,
+    "contains": _equal_to_all,
+    "ne": _equal_to_none,
+    "not_in": _equal_to_none,
+    "nin": _equal_to_none,
+    "exists": _exist,
+}
 
 
 def _equal_to(value: Any, shown: Any) -> Check:
@@ -213,25 +268,7 @@ def _equal_to(value: Any, shown: Any) -> Check:
     return Check("equals", *stored)
 
 
-def _checks(key: str, wanted: Mapping[Any, Any]) -> tuple[Check, ...]:
-    """Parse a range or a prefix."""
-    if not wanted:
-        raise _filter_error({key: wanted}, "a range has at least one of gt, gte, lt, lte, prefix")
-    checks: list[Check] = []
-    for name, bound in wanted.items():
-        if name == "prefix" and isinstance(bound, str):
-            checks.append(Check("prefix", _storable(bound), None))
-        elif name == "prefix":
-            raise _filter_error({key: wanted}, "a prefix is a text")
-        elif name in _SIGNS:
-            checks.append(_bound(name, bound, {key: wanted}))
-        else:
-            hint = f"; a value inside another has the key {key}.{name}" if isinstance(name, str) else ""
-            raise _filter_error({key: wanted}, f"unknown operator: {_clip(_show(name))}{hint}")
-    return _check_kinds(checks, {key: wanted})
-
-
-def _bound(operator: Operator, value: Any, shown: Any) -> Check:
+def _parse_bound(operator: Bound, value: Any, shown: Any) -> Check:
     stored = None if isinstance(value, bool) else _to_value(value)
     if stored is None or stored == _NOTHING:
         raise _filter_error(shown, f"a bound is a number or a text: {_clip(_show(value))}")
@@ -239,53 +276,79 @@ def _bound(operator: Operator, value: Any, shown: Any) -> Check:
     return Check(operator, text if number is None else None, number)
 
 
-def _check_kinds(checks: Sequence[Check], shown: Any) -> tuple[Check, ...]:
+def _check_kinds(checks: Sequence[Check], shown: Any) -> Sequence[Check]:
     if len({check.number is None for check in checks}) > 1:
         raise _filter_error(shown, "the bounds of a range are all numbers or all texts")
-    return tuple(sorted(set(checks), key=repr))
+    return checks
 
 
-# ── as it is written on the command line ───────────────────────────────────────────────────────────
+# ── command-line syntax ────────────────────────────────────────────────────────────────────────────
 
 
 def parse_assignments(assignments: Sequence[str]) -> Filter:
-    """Parse `lang=de`, `lang=de|en`, `path=docs/*`, `year>=2020` and the like. Bounds of one key make one range.
+    """Parse conditions that must all hold. Several bounds of one key make one range.
 
-    `year=2024` is the text and the number; `year>=2020` is about numbers, `date>=2020-01-01` about texts.
-    Raises UsageError, E211.
+    `lang=de`, `lang=de|en`, `status!=draft`, `path=docs/*`, `year>=2020`, `author?`, `!author?`, `{"$or": [...]}`.
+    `year=2024` matches text and number, `year>=2020` numbers, `date>=2020-01-01` texts. Raises UsageError, E211.
     """
     _check_counts(len(assignments), sum(assignment.count("|") for assignment in assignments))
-    conditions: list[Condition] = []
+    parts: list[Filter] = []
     ranges: dict[str, list[Check]] = {}
     for assignment in assignments:
-        match = _ASSIGNMENT.fullmatch(assignment)
-        key, sign, value = (part.strip() for part in match.groups()) if match else ("", "", "")
-        if not key:
-            raise _filter_error(assignment, "it has no key, or none of = >= <= > <")
-        if sign == "=":
-            written = [_parse_value(text.strip(), assignment) for text in value.split("|")]
-            conditions.append(_make_condition(key, [alternative for some in written for alternative in some]))
-        elif value:
-            bound = _read_number(value)
-            ranges.setdefault(key, []).append(
-                _bound(_OPERATORS[sign], value if bound is None else bound, assignment),
-            )
+        if assignment.lstrip().startswith("{"):
+            parts.append(_parse_json(assignment))
+            continue
+        is_negated, key, sign, value = _split_assignment(assignment)
+        if sign in _BOUNDS:
+            number = _read_number(value)
+            check = _parse_bound(_BOUNDS[sign], value if number is None else number, assignment)
+            if not is_negated:
+                ranges.setdefault(key, []).append(check)
+                continue
+            condition = _make_condition(key, [{check}])
+        elif sign == "?":
+            condition = Condition(_storable(key), EXISTS)
         else:
-            raise _filter_error(assignment, "the value is missing")
+            written = [_parse_value(text.strip(), assignment) for text in value.split("|")]
+            condition = _make_condition(key, [{check} for checks in written for check in checks])
+        parts.append(negate(condition) if is_negated != (sign == "!=") else condition)
     shown = " ".join(assignments)
-    conditions += [Condition(_storable(key), (_check_kinds(checks, shown),)) for key, checks in ranges.items()]
-    return _make_filter(conditions)
+    parts += [_make_condition(key, [_check_kinds(checks, shown)]) for key, checks in ranges.items()]
+    return _check_size(_combine("and", parts))
 
 
-def _parse_value(text: str, assignment: str) -> list[tuple[Check, ...]]:
-    """Return what a value between `|` may mean: the beginning of a text, or a text, or a number."""
+def _parse_json(text: str) -> Filter:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as fault:
+        raise _filter_error(text, f"it is not valid JSON: {fault}") from fault
+    return _Parser().parse(value)
+
+
+def _split_assignment(assignment: str) -> tuple[bool, str, str, str]:
+    """Return whether the condition begins with `!`, its key, its operator, and the value."""
+    if (match := _ASSIGNMENT.fullmatch(assignment.strip())) is not None:
+        negation, key, sign, value = (part.strip() for part in match.groups())
+    elif (match := _EXISTENCE.fullmatch(assignment.strip())) is not None:
+        (negation, key), sign, value = (part.strip() for part in match.groups()), "?", "?"
+    else:
+        negation, key, sign, value = "", "", "", ""
+    if not key:
+        raise _filter_error(assignment, "it has no key, or none of = != >= <= > < ?")
+    if not value:
+        raise _filter_error(assignment, "the value is missing")
+    return bool(negation), key, sign, value
+
+
+def _parse_value(text: str, assignment: str) -> list[Check]:
+    """Return the checks for one value between `|`: a prefix, or a text and, if it is one, a number."""
     if not text:
         raise _filter_error(assignment, "the value is missing")
     if text.endswith("*"):
-        return [(Check("prefix", _storable(text[:-1]), None),)]
+        return [Check("prefix", _storable(text[:-1]), None)]
     number = _read_number(text)
     meant = [text] if number is None else [text, number]
-    return [(_equal_to(value, assignment),) for value in meant]
+    return [_equal_to(value, assignment) for value in meant]
 
 
 def _read_number(text: str) -> int | float | None:
@@ -295,31 +358,38 @@ def _read_number(text: str) -> int | float | None:
     return number if isinstance(number, int) or math.isfinite(number) else None
 
 
-# ── both ───────────────────────────────────────────────────────────────────────────────────────────
+# ── shared ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _make_condition(key: str, alternatives: Sequence[tuple[Check, ...]]) -> Condition:
-    return Condition(_storable(key), tuple(sorted(set(alternatives), key=repr)))
+def negate(condition: Filter) -> Filter:
+    if isinstance(condition, Combination) and condition.operator == "not":
+        [positive] = condition.parts
+        return positive
+    return Combination("not", frozenset([condition]))
 
 
-def _make_filter(conditions: Iterator[Condition] | Sequence[Condition]) -> Filter:
-    made = Filter(tuple(sorted(set(conditions), key=repr)))
-    _check_counts(len(made.conditions), made.values)
-    return made
+def _combine(operator: Literal["and", "or", "not"], parts: Iterable[Filter]) -> Filter:
+    unique = frozenset(parts)
+    return next(iter(unique)) if len(unique) == 1 else Combination(operator, unique)
+
+
+def _make_condition(key: str, alternatives: Iterable[Iterable[Check]]) -> Condition:
+    return Condition(_storable(key), frozenset(map(frozenset, alternatives)))
+
+
+def _check_size(condition: Filter) -> Filter:
+    _check_counts(_count_conditions(condition), count_values(condition))
+    return condition
 
 
 def _check_counts(conditions: int, values: int) -> None:
-    """Raises E211."""
-    if conditions > MAX_CONDITIONS:
-        raise errors.filter_invalid(
-            f"it has {conditions:,} conditions, and at most {MAX_CONDITIONS} are allowed",
-            "several values of one key are one condition",
-        )
-    if values > MAX_VALUES:
-        raise errors.filter_invalid(
-            f"it has {values:,} values, and at most {MAX_VALUES:,} are allowed",
-            "the values of all conditions count together",
-        )
+    """Raise E211 for too many conditions or values."""
+    for count, most, things, hint in (
+        (conditions, MAX_CONDITIONS, "conditions", "several values of one key are one condition"),
+        (values, MAX_VALUES, "values", "the values of all conditions count together"),
+    ):
+        if count > most:
+            raise errors.filter_invalid(f"it has {count:,} {things}, and at most {most:,} are allowed", hint)
 
 
 def _filter_error(value: Any, reason: str) -> errors.UsageError:
@@ -327,14 +397,14 @@ def _filter_error(value: Any, reason: str) -> errors.UsageError:
 
 
 def _show(value: Any) -> str:
-    """Show the beginning of a value, however large or deep it is."""
+    """Return the beginning of the representation of a value, even of a large or deep one."""
     shortened = reprlib.Repr()
     shortened.maxlevel = 10
     shortened.maxdict = shortened.maxlist = shortened.maxtuple = shortened.maxset = _MAX_SHOWN_CHARACTERS
     shortened.maxstring = shortened.maxother = 4 * _MAX_SHOWN_CHARACTERS
     try:
         return shortened.repr(value)
-    except ValueError:  # an integer with more digits than Python writes
+    except ValueError:  # an integer with too many digits
         return type(value).__name__
 
 

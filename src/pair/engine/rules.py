@@ -1,4 +1,4 @@
-"""Decisions about shards: which to ask, to merge, to compact, to collect, to evict.
+"""Decisions about shards: which to query, merge, compact, delete and evict.
 
 Invariants
     Nothing here reads a file, a clock or the network: every observation is an argument.
@@ -19,35 +19,32 @@ from pair.engine.settings import EngineSettings
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A shard of a run, with how near its documents are and could be."""
+    """A shard of a run, with its distance from the query."""
 
     position: int
-    """In the manifest."""
+    """Position in the manifest."""
     distance: float
-    """To its nearest centroid."""
+    """Distance of the nearest centroid."""
     least_distance: float
-    """The least that a row in it can have."""
+    """Lower bound of the distance of every row."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskingOrder:
     first: tuple[int, ...]
-    """Always asked; the nearest of each run before others."""
+    """Shards that are always asked; the nearest of each run first."""
     fanned_out: tuple[Ranked, ...] = ()
-    """Always asked as well, one after another, the nearest first; fetched together."""
+    """Shards that are always asked too, one after another, nearest first. They are fetched together."""
     further: tuple[Ranked, ...] = ()
-    """Asked while likely to hold something nearer; fetched when they are asked, unless many rows are wanted."""
+    """Shards that are asked while they are likely to have a nearer row."""
     rest: tuple[Ranked, ...] = ()
-    """Asked while they could hold something nearer, where the cap on shards must hide nothing: `may_exceed_cap`."""
+    """Shards beyond the cap, asked while they could have a nearer row, if `may_exceed_cap`."""
 
 
 def order_shards(
     shards: Sequence[ShardRef], ranked: Mapping[str, Sequence[Ranked]], settings: EngineSettings, *, ask_all: bool
 ) -> AskingOrder:
-    """Order shards for a query by vector. A shard without a run or a centroid is always asked.
-
-    `ranked`: the shards of each run.
-    """
+    """Order shards for a query by vector. `ranked`: the shards of each run. Shards outside a run are always asked."""
     positions = range(len(shards))
     if ask_all or len(shards) <= settings.small_kb_max_shards:
         return AskingOrder(tuple(positions))
@@ -67,10 +64,7 @@ def order_shards(
         rest += order[cap:]
     rest.sort(key=lambda shard: (shard.least_distance, shard.position))
     return AskingOrder(
-        (*near, *first),
-        tuple(sorted(fanned_out, key=_nearness)),
-        tuple(sorted(further, key=_nearness)),
-        tuple(rest),
+        (*near, *first), tuple(sorted(fanned_out, key=_nearness)), tuple(sorted(further, key=_nearness)), tuple(rest)
     )
 
 
@@ -79,29 +73,29 @@ def _nearness(shard: Ranked) -> tuple[float, int]:
 
 
 def may_exceed_cap(*, found: int, wanted: int, is_filtered: bool) -> bool:
-    """Tell whether shards beyond the cap may be asked: for a condition, or when too few rows were found."""
+    """Return whether shards beyond the cap may be asked: for a filter, or if too few rows were found."""
     return is_filtered or found < wanted
 
 
 LIKELY_REACH = 1.1
-"""In many dimensions hardly a vector lies straight between its centroid and the query, so that few are much nearer than
-the centroid is: a shard whose centroid is farther than this many times the last hit is asked for nothing."""
+"""A shard is skipped if its centroid is farther than this many times the last hit. In many dimensions, few vectors are
+much nearer to the query than their centroid."""
 
 
 def is_likely_nearer(shard: Ranked, farthest_hit: float | None) -> bool:
-    """`farthest_hit`: the distance of the last hit that would be returned now; None while there are too few."""
+    """Return whether a shard probably has a nearer row. `farthest_hit`: None while there are too few hits."""
     return farthest_hit is None or shard.distance < LIKELY_REACH * farthest_hit
 
 
 def could_be_nearer(shard: Ranked, farthest_hit: float | None) -> bool:
-    """Tell the same, beyond doubt."""
+    """Return whether a shard can have a nearer row at all."""
     return farthest_hit is None or shard.least_distance < farthest_hit
 
 
 # ── cutting and merging ────────────────────────────────────────────────────────────────────────────
 
 TIER_WIDTH = 8
-"""So many shards of about one size are merged into one of the next size."""
+"""Number of shards of one size that are merged into one of the next size."""
 
 
 def _size_tier(rows: int) -> int:
@@ -109,9 +103,9 @@ def _size_tier(rows: int) -> int:
 
 
 def choose_merge(tail: Sequence[ShardRef], new_rows: int) -> list[ShardRef]:
-    """Choose the shards that a write merges with what it adds, so that small ones stay few.
+    """Choose the shards that a write merges with its new rows, so that small shards stay few.
 
-    Each row moves up one tier with each merge: n writes cost n·log n.
+    Each merge moves a row up by one tier, so n writes cost n·log n.
     """
     by_tier: dict[int, list[ShardRef]] = {}
     for shard in tail:
@@ -129,7 +123,7 @@ def choose_merge(tail: Sequence[ShardRef], new_rows: int) -> list[ShardRef]:
 
 
 def count_cuts(rows: int, size_bytes: int, settings: EngineSettings) -> int:
-    """Return how many shards so many rows should become."""
+    """Return the number of shards to cut these rows into."""
     if rows <= settings.shard_trigger_vector_rows and size_bytes <= settings.shard_trigger_bytes:
         return 1
     by_size = size_bytes / settings.target_shard_bytes
@@ -144,17 +138,17 @@ CompactionReason = Literal["no_compaction_debt", "size_tier", "tombstone_pressur
 class CompactionPlan:
     reason: CompactionReason
     shards: tuple[ShardRef, ...]
-    """To be replaced by their live documents, clustered anew when they are several."""
+    """Shards to replace by shards of their live documents."""
 
 
 def plan_compaction(
     manifest: Manifest, settings: EngineSettings, *, everything: bool = False, min_shards: int | None = None
 ) -> CompactionPlan:
-    """Choose the shards to compact. `min_shards`: instead of that of the settings.
+    """Choose the shards to compact. `min_shards` overrides the setting.
 
-    Runs are merged up to the largest that is not more than twice all smaller ones together: so whenever a row is
-    rewritten, its run grows by half at least, and a large KB is not rewritten for a small addition. Shards that came
-    with a package are left alone: they belong to its publisher, and an update brings only those that are missing.
+    Runs are merged up to the largest that is at most twice as large as all smaller ones together. So a rewritten row
+    is always in a run that grows by half or more, and a small addition does not rewrite a large KB. Shards of a
+    package are not compacted: an update of the package then downloads only new shards.
     """
     own = [shard for shard in manifest.shards if not shard.origin]
     if everything:
@@ -172,7 +166,7 @@ def plan_compaction(
 
 
 def _runs_worth_merging(rows: Sequence[int]) -> int:
-    """Count the runs to merge, the smallest first; 0 for none. `rows`: of each run, in ascending order."""
+    """Count the smallest runs to merge; 0 for none. `rows`: rows of each run, ascending."""
     smaller = list(itertools.accumulate(rows))
     return max((number + 1 for number in range(1, len(rows)) if rows[number] <= 2 * smaller[number - 1]), default=0)
 
@@ -184,7 +178,7 @@ def _is_tidy(shards: Sequence[ShardRef]) -> bool:
 
 
 def _runs_by_size(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
-    """Group shards by run. Each shard that is not clustered is a run of its own."""
+    """Group shards by run. Each unclustered shard is its own run."""
     runs: dict[str, list[ShardRef]] = {}
     for shard in shards:
         runs.setdefault(shard.run or shard.folder, []).append(shard)
@@ -198,16 +192,16 @@ def _rows(shards: Iterable[ShardRef]) -> int:
 # ── re-embedding ───────────────────────────────────────────────────────────────────────────────────
 
 MOST_ROWS_UNDER_LEASE = 2_000
-"""So many chunks are embedded and stored while other writers wait."""
+"""Most chunks to embed and store while other writers wait."""
 
 
 def group_for_reembedding(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
-    """Group shards whose documents are clustered anew together; unclustered ones stay by themselves."""
+    """Group the shards whose documents are clustered together."""
     return _runs_by_size([shard for shard in shards if shard.live_documents])
 
 
 def may_finish_under_lease(late: Iterable[ShardRef], *, is_last_round: bool) -> bool:
-    """Tell whether the shards written meanwhile are few enough to keep writers waiting; in the last round, always."""
+    """Return whether the late shards are small enough to embed under the lease. In the last round, always."""
     return is_last_round or _rows(late) <= MOST_ROWS_UNDER_LEASE
 
 
@@ -217,10 +211,10 @@ def may_finish_under_lease(late: Iterable[ShardRef], *, is_last_round: bool) -> 
 def find_garbage(
     manifest: Manifest, stored: Mapping[str, datetime.datetime], now: datetime.datetime, grace_seconds: float
 ) -> frozenset[str]:
-    """Return the folders to delete. `stored`: when each existing folder was last written.
+    """Return the folders to delete. `stored`: the time of the last write to each existing folder.
 
-    For the grace period, a dropped shard stays for slow readers, and one that no manifest ever named for the writer
-    that may be about to name it. Without a grace period, no clock is used.
+    The grace period keeps a dropped shard for slow readers, and an unpublished shard for its writer. Without a grace
+    period, no clock is used.
     """
     live = {shard.folder for shard in manifest.shards}
     dropped_at = {drop.folder: datetime.datetime.fromisoformat(drop.dropped_at) for drop in manifest.dropped}
@@ -233,15 +227,15 @@ def find_garbage(
 
 
 _WORTH_FORGETTING = 100
-"""So many old entries make a manifest, which everyone reads, worth writing without them."""
+"""Number of old entries that justify a new manifest without them."""
 
 
 def find_old_drops(
     manifest: Manifest, now: datetime.datetime, grace_seconds: float, *, is_swapped: bool
 ) -> frozenset[str]:
-    """Return folders whose grace period is over, so that their date of dropping is of no use.
+    """Return the dropped folders whose grace period is over.
 
-    `is_swapped`: the manifest is written anyway; else a few entries are not worth it.
+    `is_swapped`: the manifest is written anyway. Else a few entries are not worth a write.
     """
     until = now - datetime.timedelta(seconds=grace_seconds)
     over = frozenset(
@@ -254,13 +248,13 @@ def find_old_drops(
 class PastVersion:
     number: int
     replaced_at: datetime.datetime
-    """When the next one took its place."""
+    """When the next version became current."""
     is_repeated: bool
-    """Whether the next one holds the same documents."""
+    """Whether the next version has the same documents."""
 
 
 def choose_versions(past: Sequence[PastVersion], settings: EngineSettings, now: datetime.datetime) -> frozenset[int]:
-    """Choose the versions to keep. `past`: the newest first. One that the next only rearranged does not count."""
+    """Choose the versions to keep. `past`: newest first. A version that the next one repeats does not count."""
     distinct = [version for version in past if not version.is_repeated]
     since = now - datetime.timedelta(days=settings.keep_days)
     return frozenset(
@@ -278,13 +272,13 @@ class CachedShard:
     name: str
     size_bytes: int
     idle_seconds: float
-    """Since its last use."""
+    """Seconds since the last use."""
 
 
 def choose_evictions(
     cached: Sequence[CachedShard], *, max_bytes: int, ttl_seconds: float, wanted_bytes: int = 0
 ) -> tuple[list[CachedShard], list[CachedShard]]:
-    """Return the shards that are too old, and those that have to make room, in the order of eviction."""
+    """Return the expired shards, and the shards to evict for room, least recently used first."""
     old = [entry for entry in cached if ttl_seconds and entry.idle_seconds > ttl_seconds]
     if not max_bytes:
         return old, []

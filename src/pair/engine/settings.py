@@ -1,7 +1,4 @@
-"""The settings of the engine.
-
-Not in rules.py: every command reads the settings, and few need what the rules of the engine are about.
-"""
+"""The settings of the engine, apart from the rules: every command reads settings, and few commands need rules."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -20,92 +17,92 @@ GraphKind = Literal["text", "model", "off"]
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Where a KB is kept, and how it is cut, asked and cared for."""
+    """Settings of the engine: storage, embedding, chunking, search and maintenance."""
 
     store: str = ".pair/store"
-    """Where shards live: a folder, s3://bucket/prefix, gs://, az://, or memory: for try-outs"""
+    """Where shards are stored: a folder, s3://bucket/prefix, gs://, az://, or memory: for experiments."""
     s3_endpoint: str = ""
-    """Address of an S3-compatible server; empty for the platform's own"""
+    """URL of an S3-compatible server. Empty for the default of the platform."""
     s3_region: str = ""
-    """Region of the bucket; empty for the platform's own"""
+    """Region of the bucket. Empty for the default of the platform."""
     lease: LeaseKind = "auto"
-    """Who coordinates writers: file (folders), blob (the store itself), redis, memory (one process); auto chooses"""
+    """How writers take turns: file (for folders), blob (in the store), redis, memory (one process), or auto."""
     lease_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
-    """How long a writer that died keeps others waiting"""
+    """Expire the lease of a crashed writer after this many seconds."""
     redis_url: str = ""
-    """Address of the Redis server that keeps leases"""
+    """URL of the Redis server for leases."""
     cache_dir: str = ".pair/cache"
-    """Where shards are kept once they were fetched, in a folder `pair-shards`"""
+    """Folder for downloaded shards; they are kept in its subfolder `pair-shards`."""
     cache_max_bytes: Annotated[int, Ge(0)] = 0
-    """Most bytes of fetched shards on disk; 0 for no limit"""
+    """Maximum size of the shard cache on disk. 0 means no limit."""
     cache_ttl_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 0.0
-    """How long a shard that nobody asks is kept on disk; 0 for ever"""
+    """Evict cached shards that were not used for this many seconds. 0 means never."""
     embedder: EmbedderKind = "static"
-    """What makes vectors of texts: static, minilm and fastembed (extras), openai (a server), ngram (no model)"""
+    """How vectors are computed: static, minilm or fastembed (extras), openai (a server), or ngram (no model)."""
     embedding_model: str = ""
-    """Name of the model, for fastembed and openai"""
+    """Name of the model, for fastembed and openai."""
     embedding_dimension: Annotated[int, Ge(0), Le(4096)] = 0
-    """Numbers in a vector, for ngram (0 for 384) and openai (0 for what the model gives)"""
+    """Number of dimensions, for ngram (0 means 384) and openai (0 means the default of the model)."""
     embedding_url: str = ""
-    """Address of the OpenAI-compatible server that makes vectors, with its `/v1`; empty for ai.base_url"""
+    """URL of the OpenAI-compatible embedding server, including `/v1`. Empty for ai.base_url."""
     embedding_api_key: str = field(default="", repr=False)
-    """Sent to engine.embedding_url; ai.api_key is sent to ai.base_url only"""
+    """API key for engine.embedding_url. ai.api_key is never sent there."""
     embedding_query_prefix: str = ""
-    """Put before what is searched for, where a model of openai wants it"""
+    """Text to put before every query, if an openai model requires it."""
     embedding_document_prefix: str = ""
-    """Put before every chunk, where a model of openai wants it"""
+    """Text to put before every chunk, if an openai model requires it."""
     reranker_model: str = ""
-    """Name of a cross-encoder of fastembed that orders the hits anew; empty for none"""
+    """Name of a fastembed cross-encoder that reorders the results. Empty for none."""
     chunker: Chunker = "structure"
-    """What cuts documents: structure (by headings, lists, code and tables), seed (by blank lines, lines, sentences)"""
+    """How documents are cut: structure (headings, lists, code, tables) or seed (blank lines, lines, sentences)."""
     chunk_size_bytes: Annotated[int, Ge(0)] = 0
-    """Longest chunk of a document, at least 50; 0 for 2000 (structure) or 500 (seed)"""
+    """Maximum size of a chunk, at least 50. 0 means 2000 (structure) or 500 (seed)."""
     graph: GraphKind = "text"
-    """What finds entities in documents: text (rules, no model), model (the one of ai.model), off"""
+    """How entities are found: text (rules, no model), model (ai.model), or off."""
     ingest_batch_documents: Positive = 5000
-    """Most documents that are published together"""
+    """Maximum number of documents in one write."""
     ingest_batch_bytes: Positive = 8_388_608
-    """Most bytes of documents that are published together"""
+    """Maximum size of the documents in one write."""
     build_part_bytes: Positive = 16_777_216
-    """Most bytes of documents that a worker of `pair ingest --runner` has in hand; it takes about 20 times as much"""
+    """Maximum size of the documents that one worker processes at a time. A worker needs about 20 times this memory."""
     build_workers: Annotated[int, Ge(0)] = 0
-    """Workers of `pair ingest --runner`; 0 for one on each core"""
+    """Number of workers of `pair ingest --runner`. 0 means one per core."""
     build_attempts: Positive = 3
-    """How often a part is given to another worker when one dies over it"""
+    """Number of times to try a part again in another worker after a crash."""
     ray_address: str = ""
-    """Address of the Ray cluster that `--runner ray` works on; empty to start Ray on this machine alone"""
+    """Address of the Ray cluster for `--runner ray`. Empty to start Ray on this machine."""
     write_attempts: Positive = 40
-    """How often a write is tried while others are in its way"""
+    """Number of times to try a write while other writers are active."""
     shard_trigger_bytes: Positive = 67_108_864
-    """A shard larger than this is cut into several, by nearness"""
+    """Split a shard that is larger than this."""
     shard_trigger_vector_rows: Positive = 150_000
-    """A shard with more chunks than this is cut into several"""
+    """Split a shard that has more chunks than this."""
     target_shard_bytes: Positive = 33_554_432
-    """Size that a cut aims at"""
+    """Target size of the shards after a split."""
     max_vector_rows_per_shard: Positive = 75_000
-    """Most chunks of a shard after a cut"""
+    """Maximum number of chunks in a shard after a split."""
     query_shard_fanout: Annotated[int, Ge(1), Le(64)] = 4
-    """Nearest shards of each clustering that every query asks"""
+    """Number of nearest shards that every query searches, in each clustering."""
     query_shard_fanout_adaptive_max: Annotated[int, Ge(1), Le(64)] = 6
-    """Shards of each clustering that are asked at most, while one is likely to hold something nearer"""
+    """Maximum number of shards that a query searches, in each clustering, while closer results are likely."""
     query_shard_parallelism: Positive = 128
-    """Requests to the store at once, for queries"""
+    """Maximum number of parallel requests to the store for queries."""
     small_kb_max_shards: Positive = 2
-    """With so few shards, all are asked"""
+    """Search all shards if there are at most this many."""
     compaction_enabled: bool = True
-    """Compact after large ingests"""
+    """Compact automatically after large ingests."""
     compaction_min_shard_count: Positive = 8
-    """Fewer shards than this are not worth merging"""
+    """Minimum number of shards before they are merged."""
     compaction_tombstone_ratio: Annotated[float, Gt(0), Le(1)] = 0.20
-    """A shard with more of its documents gone is written anew"""
+    """Rewrite a shard when more than this share of its documents is deleted."""
     gc_grace_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 120.0
-    """How long a shard that no manifest names is left in peace"""
+    """Keep unreferenced shards this long before deleting them."""
     keep_versions: Annotated[int, Ge(0)] = 10
-    """So many earlier versions can be gone back to; those that only rearranged shards do not count"""
+    """Number of earlier versions to keep. Compactions do not count."""
     keep_days: Annotated[float, Ge(0), Le(36_500)] = 0.0
-    """And all that were current so many days ago, or since"""
+    """Also keep every version from the last N days."""
     gc_build_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 86_400.0
-    """How long what an interrupted build has made is kept for the next run"""
+    """Keep the parts of an interrupted build this long for the next run."""
 
     @property
     def chunk_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What can be told of a KB by its manifest alone. Loads nothing of the engine."""
+"""Facts about a KB that its manifest shows. This module imports nothing else of the engine."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ _HISTORY = ".duckdb.history/"
 
 @dataclass(frozen=True, slots=True)
 class ManifestHead:
-    """A manifest that was read without being checked."""
+    """A manifest that is not verified."""
 
     stored_version: str
-    """The store's version of it."""
+    """The store's version of the blob."""
     content: Mapping[str, Any]
-    """{} when it is damaged."""
+    """The JSON; {} if it is damaged."""
 
     @property
     def number(self) -> int | None:
@@ -34,7 +34,7 @@ class ManifestHead:
 
     @property
     def shards(self) -> frozenset[str]:
-        """Content hashes of its shards."""
+        """Content hashes of the shards."""
         shards = self.content.get("shards")
         named = (shard for shard in (shards if isinstance(shards, list) else ()) if isinstance(shard, dict))
         return frozenset(str(shard.get("key")).rpartition("/")[2] for shard in named)
@@ -52,7 +52,7 @@ def peek(store: "BlobStore", kb_id: str) -> ManifestHead | None:
 
 
 def peek_at_history(store: "BlobStore", kb_id: str) -> Iterator[ManifestHead]:
-    """Yield the heads of the manifests that are kept."""
+    """Yield the heads of the kept manifests."""
     for key in [info.key for info in store.list(f"{kb_id}{_HISTORY}")]:
         if (head := _peek_at(store, key)) is not None:
             yield head
@@ -77,7 +77,7 @@ class EngineStats:
     shards: int
     size_bytes: int
     deleted_documents: int
-    """Documents that still take room until compaction."""
+    """Deleted documents that take room until compaction."""
     manifest_version: int
     embedder: str
     dimension: int
@@ -96,13 +96,8 @@ class EngineStats:
             manifest_version=manifest.number,
             embedder=manifest.embedder,
             dimension=manifest.dimension,
-            cache={
-                "hits": cache.hits,
-                "misses": cache.misses,
-                "evictions": cache.evictions,
-                "bytes_fetched": cache.bytes_fetched,
-                "size_bytes": cache.size_bytes(),
-            },
+            cache={name: getattr(cache, name) for name in ("hits", "misses", "evictions", "bytes_fetched")}
+            | {"size_bytes": cache.size_bytes()},
             compaction_debt=compaction_debt,
         )
 

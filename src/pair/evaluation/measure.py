@@ -1,19 +1,19 @@
-"""Measure how good and how fast the answers to judged queries are: nDCG, recall, reciprocal rank, times.
+"""Measure the quality and speed of search on judged queries: nDCG, recall, reciprocal rank, times.
 
-A judged set has documents, queries, and which documents answer which query:
+A judged set has documents, queries, and judgements which document answers which query:
 
-    corpus.jsonl     {"id": ..., "text": ..., "title": ...} a line; url and metadata if there are any
-    queries.jsonl    {"id": ..., "text": ...} a line
-    qrels.tsv        query id, document id, relevance: separated by tabs; above 0 is relevant
+    corpus.jsonl     {"id": ..., "text": ..., "title": ...} per line; url and metadata are optional
+    queries.jsonl    {"id": ..., "text": ...} per line
+    qrels.tsv        query id, document id, relevance, separated by tabs; relevant if above 0
 
-Other fields are ignored. As in published sets, `_id` may stand for `id`, and qrels.tsv may begin with headings.
+Other fields are ignored. As in published sets, `_id` may replace `id`, and qrels.tsv may begin with headings.
 
-A document ranks where its best chunk does. The time is that of a search for ten chunks; the ranking comes from a
+A document has the rank of its best chunk. The time is that of a search for ten chunks; the ranking comes from a
 deeper search that is not timed.
 
 Invariants
     A ranking names a document once. Grades are above 0, and there is at least one.
-    Every figure of a ranking lies between 0 and 1, and grows when a relevant document moves up.
+    Every figure of a ranking is between 0 and 1, and grows when a relevant document moves up.
 """
 
 import json
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pair import errors, files
 from pair.clock import Clock
-from pair.values import Document
+from pair.values import Document, SearchOptions
 
 if TYPE_CHECKING:
     from pair.values import Hits
@@ -35,10 +35,13 @@ _HEADINGS = frozenset({"score", "relevance", "rel"})
 _SHOWN = 10
 _DEPTH = 100
 _FIRST_CHUNKS = 200
-"""Two for each wanted document; doubled where that is too few."""
+"""Two for each wanted document; doubled while that is too few."""
+
+_ALL_HITS = SearchOptions(allow_weak=True)
+"""A ranking is judged whole, even if none of its hits seems relevant."""
 
 Grades = Mapping[str, float]
-"""How relevant each relevant document is."""
+"""The relevance of each relevant document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class JudgedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The queries to ask, and how much was left out."""
+    """The queries to ask, and how many were left out."""
 
     queries: tuple[JudgedQuery, ...]
     skipped_queries: int
@@ -67,7 +70,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSet:
-    """Queries and judgements in memory; documents are read from disk each time."""
+    """A judged set: queries and judgements in memory, documents on disk."""
 
     folder: Path
     queries: Mapping[str, str]
@@ -78,12 +81,16 @@ class JudgedSet:
         return self.folder.resolve().name
 
     def documents(self) -> Iterator[Document]:
-        """Raises E501, E502."""
+        """Yield the documents, read from disk. Raises E501, E502."""
         for where, value in _read_objects(_require_file(self.folder, CORPUS)):
             title, url, metadata = value.get("title") or "", value.get("url") or "", value.get("metadata") or {}
             if not (isinstance(title, str) and isinstance(url, str) and isinstance(metadata, dict)):
                 raise errors.judged_set_invalid(where, "title and url are texts, and metadata is an object")
             yield Document(id=value["id"], text=value["text"], title=title, url=url, metadata=metadata)
+
+    def stored_documents(self) -> Iterator[Document]:
+        """Return the documents that a KB can store: published sets hold blank ones. Raises E501, E502."""
+        return (document for document in self.documents() if document.text.strip())
 
     def select(self, known: Collection[str], *, skip_unknown: bool = False, limit: int | None = None) -> Selection:
         """Return the queries that have a relevant document, in order. Raises E503, and E502 when there are none."""
@@ -107,7 +114,7 @@ class JudgedSet:
 
 
 def read_judged_set(folder: str | Path) -> JudgedSet:
-    """Raises E501 for a file that is missing, E502 for a line that is wrong."""
+    """Read the queries and judgements of a set. Raises E501 for a missing file, E502 for an invalid line."""
     place = Path(folder)
     queries_path, judgements_path = _require_file(place, QUERIES), _require_file(place, JUDGEMENTS)
     queries: dict[str, str] = {}
@@ -151,7 +158,7 @@ def _read_judgements(path: Path) -> list[Judgement]:
 
 
 def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield JSON objects with a unique id and a text, each with its place."""
+    """Yield JSON objects with a unique id and a text, each with its file and line."""
     seen: set[str] = set()
     for number, line in _read_lines(path):
         where = f"{path}:{number}"
@@ -187,7 +194,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
 class Searchable(Protocol):
     """A KB that can be searched."""
 
-    def search(self, query: str, *, limit: int, mode: str) -> "Hits": ...
+    def search(self, query: str, *, limit: int, mode: str, options: SearchOptions | None = None) -> "Hits": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +208,7 @@ class QualityFigures:
     p50_ms: float
     p99_ms: float
     partial: int
-    """Queries that some shard did not answer; they distort the figures."""
+    """Queries that some shard did not answer. They distort the figures."""
 
     def to_json(self) -> dict[str, Any]:
         digits = {"p50_ms": 3, "p99_ms": 3}
@@ -223,7 +230,7 @@ def measure_all(
     clock: Clock,
     on_query: Callable[[str, int], None] = lambda mode, done: None,
 ) -> Measured:
-    """Measure every mode for which the KB has data. Raises the first error when there is none."""
+    """Measure every mode for which the KB has data. Raises the first error if there is none."""
     measured = Measured({}, {})
     for mode in modes:
         try:
@@ -268,10 +275,10 @@ def measure(
 
 
 def _rank_documents(kb: Searchable, text: str, mode: str) -> tuple[list[str], bool]:
-    """Return the best 100 documents, or all that match, and whether a shard did not answer."""
+    """Return the best 100 documents, or all matches, and whether a shard did not answer."""
     limit, hits_before = _FIRST_CHUNKS, -1
     while True:
-        hits = kb.search(text, limit=limit, mode=mode)
+        hits = kb.search(text, limit=limit, mode=mode, options=_ALL_HITS)
         ranking = list(dict.fromkeys(hit.document_id for hit in hits))
         if len(ranking) >= _DEPTH or len(hits) == hits_before:
             return ranking, hits.partial
@@ -279,10 +286,7 @@ def _rank_documents(kb: Searchable, text: str, mode: str) -> tuple[list[str], bo
 
 
 def ndcg(ranking: Sequence[str], grades: Grades, k: int) -> float:
-    """Return the discounted gain of the first k, as a share of the best possible.
-
-    A document gains its grade, not two to the power of it, as in trec_eval.
-    """
+    """Return the discounted gain of the first k as a share of the best possible; the gain is the grade (trec_eval)."""
     best = sorted(grades.values(), reverse=True)[:k]
     return _sum_gains([grades.get(document_id, 0.0) for document_id in ranking[:k]]) / _sum_gains(best)
 
@@ -293,7 +297,7 @@ def recall(ranking: Sequence[str], grades: Grades, k: int) -> float:
 
 
 def reciprocal_rank(ranking: Sequence[str], grades: Grades, k: int) -> float:
-    """Return one over the rank of the first relevant document; 0 when it is not among the first k."""
+    """Return one over the rank of the first relevant document; 0 if it is not among the first k."""
     ranks = (rank for rank, document_id in enumerate(ranking[:k], 1) if document_id in grades)
     return 1.0 / next(ranks, math.inf)
 
@@ -303,7 +307,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the least value that this many percent of the values do not exceed."""
+    """Return the lowest value that this percentage of the values does not exceed."""
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 

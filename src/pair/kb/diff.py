@@ -1,8 +1,8 @@
-"""Compare two sides: a version of a KB, a package, a folder, or what was installed into one.
+"""Differences between two sides: a version of a KB, a package, a folder, or an installed KB.
 
 Invariants
     Files are compared with files by their bytes, and with a version by their text, as sync would read it.
-    Descriptions are made here by rules alone: index.txt may hold what a model said of another text.
+    Descriptions are made by rules alone: index.txt may hold what a model wrote about another text.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pair import errors, files
 from pair.ai.summariser import ExtractiveSummariser
 from pair.engine.maintenance.versions import CURRENT, ManifestDiff
-from pair.kb.open import document_loader, open_kb
+from pair.kb.open import open_kb, open_reader
 from pair.packages import archive, folders, package, record
 from pair.packages.rules import MANIFEST_NAME, is_local_path, is_of_index
+from pair.reading.contract import UnreadableDocument
 from pair.settings import Settings
-from pair.sync.contract import UnreadableDocument
 from pair.sync.discover import find_files
 from pair.sync.rules import FileSeen
 from pair.sync.source_text import FileTextReader
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Change = Literal["added", "removed", "changed"]
 Texts = tuple[str | None, str | None]
-"""Before and after; None where there is none."""
+"""The texts before and after; None for a missing one."""
 
 _CONTEXT_LINES = 3
 _MOST_DIFFERING_LINES = 4_000
@@ -41,15 +41,15 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class ChangedDocument:
-    """A document that differs, with lines of unified diffs."""
+    """A document that differs, with the lines of requested unified diffs."""
 
     id: str
     change: Change
     entry: tuple[str, ...] | None = None
-    """The diff of its description; None if it was not requested."""
+    """The diff of its description."""
     text: tuple[str, ...] | None = None
     left_out_lines: int = 0
-    """Lines of `text` beyond the limit."""
+    """Number of lines of `text` beyond the limit."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"id": self.id, "change": self.change}
@@ -62,14 +62,14 @@ class ChangedDocument:
 
 @dataclass(frozen=True)
 class DiffRequest:
-    """What to show of documents that differ."""
+    """The wanted diffs of a document."""
 
     entries: bool = True
     texts: bool = False
     most_lines: int | None = None
-    """The limit for the diff of a text."""
+    """The longest diff of a text."""
     most_width: int | None = None
-    """Characters of a line of it."""
+    """The longest line of that diff."""
 
 
 @dataclass(frozen=True)
@@ -93,39 +93,35 @@ class DiffReport:
 
     def ids(self) -> list[tuple[str, Change]]:
         """Return all ids with their change, sorted by id."""
-        changes: dict[Change, tuple[str, ...]] = {
-            "added": self.added,
-            "removed": self.removed,
-            "changed": self.changed,
-        }
+        changes: dict[Change, tuple[str, ...]]
+        changes = {"added": self.added, "removed": self.removed, "changed": self.changed}
         return sorted((document_id, change) for change, ids in changes.items() for document_id in ids)
 
     def describe(self, documents: Sequence[tuple[str, Change]], wanted: DiffRequest) -> Iterator[ChangedDocument]:
+        """Yield the documents with the wanted diffs."""
         for document_id, change in documents:
-            document = ChangedDocument(document_id, change)
-            if wanted.entries or wanted.texts:
-                before, after = self.texts(document_id)
+            before, after = self.texts(document_id) if wanted.entries or wanted.texts else (None, None)
+            entry, text, left_out_lines = None, None, 0
             if wanted.entries:
                 entry = make_diff(_describe_text(document_id, before), _describe_text(document_id, after))
-                document = replace(document, entry=entry)
             if wanted.texts:
                 lines = make_diff((before or "").splitlines(), (after or "").splitlines())
                 width = wanted.most_width
-                shown = tuple(
+                text = tuple(
                     line if width is None or len(line) <= width else f"{line[:width]}…"
                     for line in lines[: wanted.most_lines]
                 )
-                document = replace(document, text=shown, left_out_lines=len(lines) - len(shown))
-            yield document
+                left_out_lines = len(lines) - len(text)
+            yield ChangedDocument(document_id, change, entry, text, left_out_lines)
 
 
 def make_diff(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """Return the lines of a unified diff, without its head."""
+    """Return the lines of a unified diff, without its header."""
     start = _count_common(before, after)
     end = _count_common(before[start:][::-1], after[start:][::-1])
     if len(before) + len(after) - 2 * (start + end) <= _MOST_DIFFERING_LINES:
         return tuple(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""))[2:]
-    # Matching this many lines takes too long: all of them are shown as replaced.
+    # Matching this many lines takes too long: they are all shown as replaced.
     first = max(start - _CONTEXT_LINES, 0)
     old, new = before[start : len(before) - end], after[start : len(after) - end]
     return (
@@ -137,18 +133,17 @@ def make_diff(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
 
 
 def _format_span(begin: int, end: int) -> str:
-    """Return the first line, counted from 1, and the number of lines; for none, the line before them."""
+    """Return the first line, counted from 1, and the number of lines; without lines, the line before."""
     return f"{begin + 1 if end > begin else begin},{end - begin}"
 
 
 def _count_common(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many lines both begin with."""
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return sum(1 for _ in same)
+    """Return the number of equal lines at the beginning of both."""
+    return sum(1 for _ in itertools.takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False)))
 
 
 def _describe_text(document_id: str, text: str | None) -> list[str]:
-    """Return the lines of index.txt for a document; none for one that is missing."""
+    """Return the lines of index.txt for a document; none for a missing document."""
     if text is None:
         return []
     return [document_id, *tidy_summary(ExtractiveSummariser().summarise(document_id, text)).splitlines()]
@@ -157,9 +152,6 @@ def _describe_text(document_id: str, text: str | None) -> list[str]:
 def diff_versions(comparison: ManifestDiff) -> DiffReport:
     ids = comparison.changes
     return DiffReport(str(ids.before), str(ids.after), ids.added, ids.removed, ids.changed, comparison.texts)
-
-
-# ── sides ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,40 +167,37 @@ class _VersionSide:
 class _FolderSide:
     folder: Path
     names: frozenset[str] | None
-    """The files that count; None for all that a KB may hold."""
+    """The files to compare; None for all that a KB may hold."""
     reader: FileTextReader
     is_package: bool = False
-    """Whether its manifest.json describes the other files."""
+    """Whether its manifest.json is that of a package."""
 
-    def hash_files(self) -> dict[str, str]:
-        listed = folders.list_kb_files(self.folder).files
-        return folders.hash_files(self.folder, [path for path in listed if self._counts(path)])
-
-    def find_sources(self) -> dict[str, FileSeen]:
-        """Return the files that sync would look at."""
-        return {path: seen for path, seen in find_files(self.folder).files.items() if self._counts(path)}
-
-    def _counts(self, path: str) -> bool:
-        if is_of_index(path):  # which follows from the texts
+    def includes(self, path: str) -> bool:
+        """Tell whether a file is compared. An index is not: it follows from the texts."""
+        if is_of_index(path):
             return False
         return path in self.names if self.names is not None else path != MANIFEST_NAME or not self.is_package
 
+    def hash_files(self) -> dict[str, str]:
+        listed = folders.list_kb_files(self.folder).files
+        return folders.hash_files(self.folder, filter(self.includes, listed))
+
     def read_text(self, path: str, seen: FileSeen | None = None) -> str | None:
-        """Return the text as sync reads it; None for no text, or if it is too large where that counts."""
+        """Return the text as sync reads it; None without text. `seen`: also None for a file that is too large."""
         try:
-            return self.reader.text_of_any_size(path) if seen is None else self.reader.text_of(path, seen)
+            return (self.reader.read_any_size(path) if seen is None else self.reader.read(path, seen)).text
         except (UnreadableDocument, FileNotFoundError):
             return None
 
 
 @contextlib.contextmanager
 def open_diff(settings: Settings, a: str, b: str | None, kb_id: str) -> "Iterator[DiffReport]":
-    """Give the differences while the block runs. Raises E230, E231, and what reading either side raises."""
+    """Yield the differences between two sides. Raises E230, E231, and the errors of reading a side."""
     before = _parse_side(a, kb_id)
     if b is not None:
         after = _parse_side(b, kb_id)
     elif isinstance(before, Path):
-        raise errors.cannot_compare(a, "there is nothing to compare it with", "Name the other side, too")
+        raise errors.cannot_compare(a, "the other side is missing", "Name the other side, too")
     else:
         after = _VersionSide(before.kb_id, CURRENT)
     shown = a, b or CURRENT
@@ -218,8 +207,7 @@ def open_diff(settings: Settings, a: str, b: str | None, kb_id: str) -> "Iterato
                 yield _compare_versions(settings, before, after, shown, stack)
             case _VersionSide(), Path():
                 kb = stack.enter_context(before.open(settings))
-                turned = _compare_with_version((shown[1], shown[0]), _open_folder(settings, after, stack), kb)
-                yield _turn(turned)
+                yield _swap(_compare_with_version(shown[::-1], _open_folder(settings, after, stack), kb))
             case Path(), _VersionSide():
                 kb = stack.enter_context(after.open(settings))
                 yield _compare_with_version(shown, _open_folder(settings, before, stack), kb)
@@ -263,7 +251,7 @@ def _open_folder(settings: Settings, path: Path, stack: contextlib.ExitStack) ->
         is_package = manifest.is_file() and package.parse_manifest(manifest.read_bytes()) is not None
     elif (installed := record.read_record(path)) is not None:
         names = frozenset(installed.files)
-    reader = FileTextReader(folder, settings.kb.max_source_bytes, document_loader())
+    reader = FileTextReader(folder, settings.kb.max_source_bytes, open_reader())
     return _FolderSide(folder, names, reader, is_package)
 
 
@@ -280,16 +268,19 @@ def _compare_folders(shown: tuple[str, str], before: _FolderSide, after: _Folder
 
 
 def _compare_with_version(shown: tuple[str, str], folder: _FolderSide, kb: "KnowledgeBase") -> DiffReport:
-    """Compare files with what is stored."""
-    seen = folder.find_sources()
-    added, changed, in_both = [], [], set()
-    for document_id, text in _read_stored(kb):
-        if document_id in seen and (there := folder.read_text(document_id, seen[document_id])) is not None:
-            in_both.add(document_id)
-            if there != text:
-                changed.append(document_id)
-        else:
-            added.append(document_id)
+    """Compare the files that sync would read with the stored documents."""
+    seen = {path: file for path, file in find_files(folder.folder).files.items() if folder.includes(path)}
+    added, changed, in_both, after = [], [], set(), ""
+    while page := kb.documents(after=after, limit=_PAGE):
+        after = page[-1].id
+        for document in page:
+            there = folder.read_text(document.id, seen[document.id]) if document.id in seen else None
+            if there is None:
+                added.append(document.id)
+                continue
+            in_both.add(document.id)
+            if there != document.text:
+                changed.append(document.id)
     removed = frozenset(path for path in seen if path not in in_both and folder.read_text(path, seen[path]) is not None)
 
     def read_texts(document_id: str) -> Texts:
@@ -303,15 +294,8 @@ def _sort(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(ids))
 
 
-def _read_stored(kb: "KnowledgeBase") -> Iterator[tuple[str, str]]:
-    after = ""
-    while page := kb.documents(after=after, limit=_PAGE):
-        yield from ((document.id, document.text) for document in page)
-        after = page[-1].id
-
-
-def _turn(report: DiffReport) -> DiffReport:
-    """Return the report from the other side."""
+def _swap(report: DiffReport) -> DiffReport:
+    """Return the report with its sides exchanged."""
 
     def read_texts(document_id: str) -> Texts:
         before, after = report.texts(document_id)

@@ -1,7 +1,7 @@
-"""Check each part that a KB needs, and advise what to do where something is missing.
+"""Checks of each part that a KB needs, with advice for the missing ones.
 
 Invariants
-    Nothing stays behind: stores and leases are tried with entries that are removed. What does not exist is not made.
+    Nothing is left behind: trial entries in stores and leases are removed, and missing folders are not created.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class DoctorCheck:
 
 
 def examine(load: Callable[[], Settings]) -> Iterator[tuple[str, DoctorCheck]]:
-    """Yield the name and the result of check after check. Without settings there is nothing more to check."""
+    """Yield the name and the result of each check. Without valid settings there is only one."""
     try:
         settings = load()
     except errors.PairError as fault:
@@ -65,7 +65,7 @@ def examine(load: Callable[[], Settings]) -> Iterator[tuple[str, DoctorCheck]]:
 def _check_configuration(settings: Settings) -> DoctorCheck:
     config = settings.folder_config
     if config is None or not config.requests:
-        shown = str(settings.config_path) if settings.config_path else "the defaults: no config.yaml is there"
+        shown = str(settings.config_path) if settings.config_path else "the defaults: there is no config.yaml"
         return DoctorCheck("ok", shown)
     if config.is_trusted:
         return DoctorCheck("ok", f"{config.path}: trusted")
@@ -75,20 +75,19 @@ def _check_configuration(settings: Settings) -> DoctorCheck:
 
 
 def _report_failure(fault: errors.PairError) -> DoctorCheck:
-    message = f"{fault.message}: {fault.explanation}" if fault.explanation else fault.message
+    message = f"{fault.message} {fault.explanation}" if fault.explanation else fault.message
     return DoctorCheck("failed", message, fault.code, tuple(fault.hints), fault.exit_status)
 
 
 def _check_sources(settings: Settings) -> DoctorCheck:
     places = SyncService(settings).places
-    present = [str(path) for path in (places.sources_dir, places.links_file) if path is not None and path.exists()]
+    present = [str(path) for path in (places.sources_dir, places.links_file) if path.exists()]
+    present += [f"collection {name}" for name in settings.kb.collections]
     if present:
         return DoctorCheck("ok", " and ".join(present))
-    hints = (
-        f"Put files into {settings.kb.sources_dir}, or: pair install",
-        f"List addresses in {settings.kb.links_file_path}",
-    )
-    return DoctorCheck("note", "there is nothing to sync yet", hints=hints)
+    files_hint = f"Put files into {settings.kb.sources_dir}, or: pair install"
+    links_hint = f"List addresses in {settings.kb.links_file_path}"
+    return DoctorCheck("note", "there is nothing to sync yet", hints=("pair add ./docs", files_hint, links_hint))
 
 
 def _check_store(settings: Settings) -> DoctorCheck:
@@ -98,7 +97,7 @@ def _check_store(settings: Settings) -> DoctorCheck:
     if _is_folder(address) and not files.expand_path(address).exists():
         with files.storage_errors():
             _check_writable(_find_nearest(files.expand_path(address).absolute()))
-        return DoctorCheck("ok", f"{address}: made with the first document")
+        return DoctorCheck("ok", f"{address}: created with the first document")
     with contextlib.closing(blob_store(address, settings, SystemClock())) as store:
         refuse_without_compare_and_swap(store, "doctor.", uuid.uuid4().hex)
     return DoctorCheck("ok", f"{address}: reads, writes, and honours conditions")
@@ -109,11 +108,12 @@ def _check_lease(settings: Settings) -> DoctorCheck:
     kind = choose_lease_kind(settings, address)
     if kind in {"file", "memory"}:
         return DoctorCheck("ok", f"{kind}: nothing else is needed")
-    with contextlib.closing(blob_store(address, settings, SystemClock())) as store:
-        leases = leases_for(settings, store, SystemClock())
-        with contextlib.closing(leases):
-            leases.release(leases.acquire(f"doctor-{uuid.uuid4().hex[:8]}", seconds=_LEASE_SECONDS))
-    return DoctorCheck("ok", f"{kind}: taken and given back")
+    with (
+        contextlib.closing(blob_store(address, settings, SystemClock())) as store,
+        contextlib.closing(leases_for(settings, store, SystemClock())) as leases,
+    ):
+        leases.release(leases.acquire(f"doctor-{uuid.uuid4().hex[:8]}", seconds=_LEASE_SECONDS))
+    return DoctorCheck("ok", f"{kind}: acquired and released")
 
 
 def _check_cache(settings: Settings) -> DoctorCheck:
@@ -149,13 +149,11 @@ def _check_kb(settings: Settings) -> DoctorCheck:
 
 def _check_model(settings: Settings) -> DoctorCheck:
     if not settings.ai.model:
-        return DoctorCheck(
-            "note", "none is configured: answers are quotations", hints=("To have them written: ai.model",)
-        )
+        hints = ("Set ai.model to have answers written",)
+        return DoctorCheck("note", "none is configured: answers are quotations", hints=hints)
     from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415 - only where it is used
 
-    model = OpenAiLanguageModel(settings.ai)
-    with contextlib.closing(model):
+    with contextlib.closing(OpenAiLanguageModel(settings.ai)) as model:
         model.reply("You are asked whether you are there.", "Answer with the word yes.")
     return DoctorCheck("ok", f"{settings.ai.model} answers")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pair import errors, files
-from pair.kb.open import OBJECT_STORES, cores, document_loader, open_kb
+from pair.kb.open import OBJECT_STORES, cores, open_kb, open_reader
+from pair.reading.contract import UnreadableDocument
+from pair.reading.process import read_ahead
 from pair.settings import Settings
-from pair.sync import source_text
-from pair.sync.contract import Documents, UnreadableDocument
 from pair.sync.discover import find_files
-from pair.sync.source_text import FileTextReader
+from pair.sync.source_text import make_document
 from pair.values import Document
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _WORTH_WORKERS_BYTES = 4 << 20
 """With fewer bytes, processes take longer to start than they save (docs/decisions/0021-large-loads.md)."""
 _JSON_LINES = frozenset({".jsonl", ".ndjson"})
 _STANDARD_INPUT = "-"
+_NO_TEXT = "it holds no text"
 _FIELDS = {"id": str, "text": str, "title": str, "url": str, "metadata": dict}
 
 
@@ -43,40 +44,54 @@ def read_documents(paths: Sequence[str], on_skip: Callable[[str, str], None]) ->
     for path in paths:
         if path != _STANDARD_INPUT and not Path(path).exists():
             raise errors.source_path_missing(path)
-    loader = document_loader()
-    return itertools.chain.from_iterable(_read_path(path, loader, on_skip) for path in paths)
+    return itertools.chain.from_iterable(_read_path(path, on_skip) for path in paths)
 
 
-def _read_path(path: str, loader: Documents | None, on_skip: Callable[[str, str], None]) -> Iterator[Document]:
+def _read_path(path: str, on_skip: Callable[[str, str], None]) -> Iterator[Document]:
     if path == _STANDARD_INPUT:
         yield from _read_lines(sys.stdin.buffer, "standard input")
     elif Path(path).is_dir():
         with files.storage_errors():
             listing = find_files(Path(path))
-        for name in sorted(listing.files):
-            yield from _read_file(Path(path) / name, loader, on_skip, skips_blank=True)
+        names = [Path(path) / name for name in sorted(listing.files)]
+        for name, read in zip(names, read_ahead(_read_file, names), strict=True):
+            yield from _list_documents(name, read, on_skip)
     else:
-        yield from _read_file(Path(path), loader, on_skip, skips_blank=False)
+        read = _read_file(Path(path))
+        if isinstance(read, UnreadableDocument) and str(read) == _NO_TEXT:
+            read = Document(id=Path(path).as_posix(), text="")  # named by itself, it is refused: E213
+        yield from _list_documents(Path(path), read, on_skip)
 
 
-def _read_file(
-    path: Path, loader: Documents | None, on_skip: Callable[[str, str], None], *, skips_blank: bool
-) -> Iterator[Document]:
-    """`skips_blank`: skip a file without text; otherwise it is refused when it is stored (E213)."""
+def read_document(content: bytes, name: str, content_type: str = "", charset: str | None = None) -> Document:
+    """Return an uploaded file as a document whose id is its name. Raises UnreadableDocument."""
+    reading = open_reader().read(content, name, content_type, charset)
+    if not reading.text.strip():
+        raise UnreadableDocument(_NO_TEXT)
+    return dataclasses.replace(make_document(name, reading), metadata=reading.metadata)
+
+
+def _read_file(path: Path) -> Document | UnreadableDocument | None:
+    """Return a file as a document, or why it is none; None for JSON lines, which are read one by one."""
     if path.suffix.lower() in _JSON_LINES:
-        with files.storage_errors(), path.open("rb") as stream:
-            yield from _read_lines(stream, str(path))
-        return
+        return None
     try:
         with files.storage_errors():
-            content = FileTextReader(path.parent, 0, loader).text_of_any_size(path.name)
+            return dataclasses.replace(read_document(path.read_bytes(), path.name), id=path.as_posix())
     except UnreadableDocument as fault:
-        on_skip(str(path), str(fault))
-        return
-    if skips_blank and not content.strip():
-        on_skip(str(path), "it holds no text")
-        return
-    yield Document(id=path.as_posix(), text=content, title=source_text.find_title(content) or path.name)
+        return fault
+
+
+def _list_documents(
+    path: Path, read: Document | UnreadableDocument | None, on_skip: Callable[[str, str], None]
+) -> Iterator[Document]:
+    if read is None:
+        with files.storage_errors(), path.open("rb") as stream:
+            yield from _read_lines(stream, str(path))
+    elif isinstance(read, UnreadableDocument):
+        on_skip(str(path), str(read))
+    else:
+        yield read
 
 
 def _read_lines(stream: Any, name: str) -> Iterator[Document]:

@@ -1,4 +1,4 @@
-"""Install, package, lock and publish KBs, under one set of settings."""
+"""The installer: install, package, lock and publish KBs."""
 
 import contextlib
 import dataclasses
@@ -23,13 +23,13 @@ from pair.packages.lockfile import Lock, Locked, LockedKb, drift
 from pair.packages.package import (
     Description,
     IndexSelection,
-    IndexToPackage,
     Label,
     PackageReport,
     Verification,
     describe,
     make_package,
     verify,
+    verify_bundle,
 )
 from pair.packages.release_index import BucketFetcher, BucketTarget, FolderTarget, PublishReport, PublishTarget
 from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class SilentObserver:
-    """Observes nothing, for callers that want results only."""
+    """Ignores messages and progress."""
 
     def say(self, text: str) -> None:
         pass
@@ -58,27 +58,26 @@ class SilentObserver:
 
 @dataclass(frozen=True)
 class Packaging:
-    """How a folder is packaged."""
+    """The options of packaging a folder."""
 
     label: Label = field(default_factory=Label)
     with_index: bool = False
     kb_id: str | None = None
-    """The KB whose index goes in; None for the one that the folder is known by."""
+    """The KB whose index is packaged; None for the KB of the folder."""
     key: Path | None = None
-    """The secret key to sign with."""
     ask_password: Callable[[], str] = str
-    """Called when nothing else opens the key."""
+    """Called if the settings have no password for the key."""
 
 
 @dataclass(frozen=True)
 class Installer:
-    """Gets, makes and checks KB packages."""
+    """Installs, makes and checks KB packages."""
 
     settings: Settings
     observer: Observer = field(default_factory=SilentObserver)
     clock: Clock = field(default_factory=SystemClock)
     folder: Path = field(default_factory=Path.cwd)
-    """Where relative sources and the monorepo are looked for."""
+    """The base of relative sources and the monorepo."""
 
     @property
     def default_target(self) -> Path:
@@ -87,7 +86,7 @@ class Installer:
     # Resolve a source
 
     def resolve(self, source: str | None, *, offline: bool, fresh: bool = False) -> KbSource:
-        """`fresh`: the release feed must answer; otherwise a cached release will do when it cannot."""
+        """Resolve a source. `fresh`: fail if the release feed does not answer, instead of using a cached release."""
         return resolve.resolve_source(
             source,
             offline=offline,
@@ -99,12 +98,12 @@ class Installer:
         )
 
     def resolve_update(self, source: str | None, target: Path, *, offline: bool) -> KbSource:
-        """Resolve a named source, or else the one that was named when the target was installed.
+        """Resolve a named source, or else the source of the installed KB.
 
-        Raises E012 when nothing is installed, before any request to the network.
+        Raises E012 if nothing is installed, before any request to the network.
         """
         refuse_conflicting_options(source, offline=offline)
-        # What is wrong with a named source is told first, unless that takes a request to the network.
+        # A fault of a named source is reported first, unless that takes a request to the network.
         is_remote_feed = source is not None and is_remote(source) and resolve.find_feed(source, self.folder) is not None
         named = self.resolve(source, offline=offline) if source is not None and not is_remote_feed else None
         if not (target / RECORD_NAME).exists():
@@ -112,15 +111,13 @@ class Installer:
         if source is not None:
             return named or self.resolve(source, offline=offline)
         header = record.read_header(target)
-        if header is not None and header.source.feed is not None:
-            return self.resolve(header.source.feed, offline=offline)
-        if header is not None and header.source.type in {"url", "local", "git"}:
-            # A record may be a stranger's: its source is judged as one that is typed.
-            return self.resolve(header.source.location, offline=offline)
+        if header is not None and (header.source.feed is not None or header.source.type in {"url", "local", "git"}):
+            # A record may be hostile: its source is checked like one on the command line.
+            return self.resolve(header.source.feed or header.source.location, offline=offline)
         return self.resolve(None, offline=offline, fresh=True)
 
     def resolve_locked(self, kb: LockedKb, lock: Path, *, offline: bool) -> KbSource:
-        """Resolve to exactly the locked bytes. A cached release of a feed is not requested again. Raises E022."""
+        """Return a source with exactly the locked bytes. A cached release is not requested again. Raises E022."""
         refuse_conflicting_options(kb.source, offline=offline)
         beside_lock = dataclasses.replace(self, folder=lock.parent.absolute())
         address = resolve.find_feed(kb.source, beside_lock.folder)
@@ -142,7 +139,7 @@ class Installer:
         return self._remember_release(address, name, release)
 
     def _remember_release(self, address: FeedAddress, name: str, release: release_index.Release) -> KbSource:
-        """Return a release as a source, which a locked install finds again without the feed."""
+        """Return a release as a source, and store it so that a locked install need not request the feed."""
         source = dataclasses.replace(release_index.to_source(release, address), name=name)
         if source.requires_download:
             stored = dataclasses.replace(source, location=strip_user(source.location), feed=strip_user(address.named))
@@ -151,7 +148,7 @@ class Installer:
         return source
 
     def _read_feed(self, place: str) -> release_index.ReleaseIndex:
-        """Raises E005, E019, E206."""
+        """Read a release index. Raises E005, E019, E206."""
         shown = hide_credentials(place)
         content: bytes | None
         if is_in_bucket(place):
@@ -189,7 +186,7 @@ class Installer:
     ) -> InstallReport:
         """Install or update; fetch a damaged cache entry again. Raises E003-E013, E015-E018, E021-E028.
 
-        An update asks the server whether what is cached is still current, and so does `revalidate`.
+        An update and `revalidate` ask the server whether the cached KB is current.
         """
         self._refuse_moved(request, source)
         revalidate = revalidate or request.mode == "update"
@@ -205,7 +202,7 @@ class Installer:
     def _refuse_moved(self, request: InstallRequest, source: KbSource) -> None:
         if source.feed is None or request.force or request.locked is not None:
             return
-        with contextlib.suppress(errors.DataError):  # a damaged record is reported when it is needed
+        with contextlib.suppress(errors.DataError):  # the install reports a damaged record
             header = record.read_header(request.target)
             if header is not None and has_moved(header.source, header.name, header.archive_sha256, source):
                 raise errors.version_moved(
@@ -215,8 +212,8 @@ class Installer:
     def _apply(
         self, request: InstallRequest, source: KbSource, *, offline: bool, revalidate: bool, as_a_whole: bool = False
     ) -> InstallReport:
-        """`as_a_whole`: fetch also what the engine seems to have."""
-        token, settings, signatures = uuid.uuid4().hex[:12], self.settings.sources, self._signatures()
+        """Install once. `as_a_whole`: fetch also the files that the engine seems to have."""
+        token, signatures = uuid.uuid4().hex[:12], self._signatures()
         with contextlib.ExitStack() as stack:
             with files.storage_errors():
                 scratch = files.resolve(request.target)
@@ -231,15 +228,12 @@ class Installer:
             def open_index() -> "EngineIndexInstaller":
                 from pair.kb.package_index import EngineIndexInstaller  # noqa: PLC0415 - only where it is used
 
-                return EngineIndexInstaller(self.settings, kb_id, self.clock, stack)
+                return EngineIndexInstaller(self.settings, kb_id, self.clock, self.observer, stack)
 
-            selection = IndexSelection(request.with_index)
-            if not as_a_whole:
-                selection = IndexSelection(request.with_index, lambda path: open_index().holds(path))
-            contents = SourceContents(cache, fetcher, settings, token, signatures, selection)
-            content = stack.enter_context(
-                contents.offer(source, request.target, revalidate=revalidate, scratch=scratch)
-            )
+            selection = IndexSelection(request.with_index, lambda path: not as_a_whole and open_index().holds(path))
+            contents = SourceContents(cache, fetcher, self.settings.sources, signatures, selection)
+            offer = contents.offer(source, request.target, revalidate=revalidate, scratch=scratch)
+            content = stack.enter_context(offer)
             return Installation(request, kb_id, self.clock, self.observer, token, open_index).apply(content)
 
     def _open_fetcher(self, source: KbSource, stack: contextlib.ExitStack) -> "Fetcher":
@@ -275,14 +269,17 @@ class Installer:
     # Make and check packages
 
     def package(self, folder: Path, output: Path | None, packaging: Packaging) -> PackageReport:
-        """Raises E010, E012, E014, E024. The key is opened first: a bad one leaves everything as it is."""
+        """Package a folder, and sign the package if there is a key. Raises E010, E012, E014, E024.
+
+        The key is opened first: with a bad key nothing is written.
+        """
         key = packaging.key
         if key is None:
             return self._make_package(folder, output, packaging)
         from pair.packages.signing import read_secret_key, sign_package  # noqa: PLC0415 - loads cryptography
 
         if key.resolve().is_relative_to(folder.resolve()):
-            raise errors.cannot_package(str(folder), f"the secret key lies in it: {key}")
+            raise errors.cannot_package(str(folder), f"the secret key is in it: {key}")
         secret = read_secret_key(key, lambda: self.settings.sign_password or packaging.ask_password())
         report = self._make_package(folder, output, packaging)
         sign_package(report, secret)
@@ -297,14 +294,25 @@ class Installer:
         from pair.kb.package_index import pack_index  # noqa: PLC0415 - only where it is used
 
         with contextlib.ExitStack() as stack:
+            return make_package(
+                folder,
+                output,
+                label=packaging.label,
+                dated=dated,
+                index_of=lambda name: pack_index(self.settings, folder, packaging.kb_id, name, self.observer, stack),
+            )
 
-            def index_of(name: str) -> IndexToPackage:
-                return pack_index(self.settings, folder, packaging.kb_id, name, self.observer, stack)
+    def verify(self, path: Path, identity: str | None = None, *, as_bundle: bool = False) -> Verification:
+        """Verify a package or an installed KB. `identity`: the required signer; None for the keys of the settings.
 
-            return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
-
-    def verify(self, path: Path, identity: str | None = None) -> Verification:
-        """`identity`: the key that must have signed it; without one, those of the settings count."""
+        `as_bundle`: also as a bundle of the Open Knowledge Format, which may be any folder.
+        """
+        if as_bundle:
+            bundle = verify_bundle(path, self.settings.sources)
+            if path.is_dir() and not (path / RECORD_NAME).exists():
+                return bundle
+            verified = self.verify(path, identity)
+            return dataclasses.replace(verified, checks=(*verified.checks, *bundle.checks))
         if identity is None:
             return verify(path, self.settings.sources, self._signatures())
         from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
@@ -321,7 +329,7 @@ class Installer:
         return describe(path, self.settings.sources)
 
     def describe_installed(self) -> Description | None:
-        """Describe what is in the default target, if anything."""
+        """Describe the KB in the default target, if there is one."""
         target = self.default_target
         return self.describe(target) if (target / RECORD_NAME).exists() else None
 
@@ -344,12 +352,12 @@ class Installer:
 
 
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:
-    """Return the key that a release is remembered by."""
+    """Return the key of a release in the cache."""
     return f"{strip_user(address.place)} {name} {version} {sha256}"
 
 
 def resolve_source(source: str | None = None, *, offline: bool = False, settings: Settings | None = None) -> KbSource:
-    """Where the KB comes from: the named source, else the monorepo's dataset, else the latest release."""
+    """Return the source of the KB: the named one, else the dataset of the monorepo, else the latest release."""
     return Installer(settings or Settings.load()).resolve(source, offline=offline)
 
 
@@ -361,7 +369,7 @@ def install(
     offline: bool = False,
     settings: Settings | None = None,
 ) -> Path:
-    """Put the KB into a folder, which is returned; `.pair/knowledge` unless another is named."""
+    """Install the KB into a folder, by default `.pair/knowledge`, and return the folder."""
     installer = Installer(settings or Settings.load())
     folder = Path(target) if target is not None else installer.default_target
     installer.apply(InstallRequest("install", folder, force=force), source, offline=offline)
@@ -372,13 +380,14 @@ def install(
 
 
 def publish(installer: Installer, destination: str, source: Path | None, packaging: Packaging) -> PublishReport:
-    """Publish a package, or a folder that is packaged first; without a source the default target.
+    """Publish a package or a folder, which is packaged first; without a source, the default target.
 
     Raises E003-E021.
     """
     source = source or installer.default_target
     if not is_in_bucket(destination) and Path(destination).resolve().is_relative_to(source.resolve()):
-        raise errors.source_overlaps_target(str(source), destination)  # else each release would hold all before it
+        # Each release would contain all earlier ones.
+        raise errors.source_overlaps_target(str(source), destination)
     target = _open_target(installer, destination)
     with contextlib.ExitStack() as stack:
         package, skipped = source, tuple[tuple[str, str], ...]()
@@ -388,11 +397,12 @@ def publish(installer: Installer, destination: str, source: Path | None, packagi
             package, skipped = report.path, report.skipped
         elif dataclasses.replace(packaging, ask_password=str) != Packaging():
             raise errors.command_line_invalid(
-                f"{source} is a package already, with all that it has", hints=["Publish the folder to package it anew"]
+                f"options of packaging do not apply to a finished package: {source}",
+                hints=["Publish the folder to package it again"],
             )
         installer.verify(package)
         manifest = installer.describe(package).manifest
-        assert manifest is not None  # noqa: S101 - a package without one cannot be described
+        assert manifest is not None  # noqa: S101 - `describe` refuses a package without a manifest
         return dataclasses.replace(release_index.publish(package, manifest, target, installer.clock), skipped=skipped)
 
 
@@ -422,7 +432,7 @@ class LockReport:
 
     @property
     def with_queries(self) -> tuple[str, ...]:
-        """Ids of KBs whose source has a query, in which there may be a secret."""
+        """Ids of KBs whose source has a query, which may hold a secret."""
         return tuple(kb.id for kb in self.kbs if "://" in kb.source and "?" in kb.source)
 
     def to_json(self) -> dict[str, Any]:
@@ -438,7 +448,7 @@ class LockService:
     path: Path
 
     def write(self, targets: Sequence[Path]) -> LockReport:
-        """Lock the named targets, and keep the other entries; without targets, all entries and the default target.
+        """Lock the given targets and keep the other entries; without targets, lock all entries and the default target.
 
         Raises E012, E013, E023.
         """
@@ -467,7 +477,7 @@ class LockService:
         return LockReport(self.path, kbs, is_changed=is_changed)
 
     def check(self) -> LockReport:
-        """Raises E022 with every drift, E023."""
+        """Compare the lock with the installed KBs. Raises E022 with every drift, E023."""
         from pair.kb.package_index import read_current_index  # noqa: PLC0415 - only where it is used
 
         lock, settings, clock = lockfile.read_lock(self.path), self.installer.settings, self.installer.clock
@@ -481,7 +491,7 @@ class LockService:
     def install(
         self, target: Path | None, *, force: bool, dry_run: bool, offline: bool, with_index: bool = True
     ) -> list[InstallReport]:
-        """Install what is locked, or what is locked for one target. Raises E022, E023.
+        """Install the locked KBs, or only the one of a target. Raises E022, E023.
 
         All KBs are fetched and checked before the first one changes.
         """
@@ -511,7 +521,7 @@ class LockService:
         return [self._apply(request, source, offline=offline) for request, source in planned]
 
     def _apply(self, request: InstallRequest, source: KbSource, *, offline: bool) -> InstallReport:
-        """Install; ask the server again when a cached copy of unknown bytes may be older than what is locked."""
+        """Install; if an unverified cached copy may be older than the locked bytes, revalidate it and try again."""
         try:
             return self.installer.apply(request, source, offline=offline)
         except errors.ConflictError:

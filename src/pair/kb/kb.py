@@ -1,4 +1,4 @@
-"""KnowledgeBase: write, search, ask and sync one KB."""
+"""KnowledgeBase: the public object to write, search, ask and sync one KB."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from pair.engine.query.search import rerank
 from pair.text import tokenizer
 from pair.values import DEFAULT_MODE, MODES, Document, Hits, SearchOptions
 
-if TYPE_CHECKING:  # a search does not wait for what writes, maintains and answers
-    from pair.engine.query.documents import StoredDocument
+if TYPE_CHECKING:  # a search does not load the code that writes, maintains and answers
+    from pair.engine.query.documents import DocumentPage, DocumentSelection, Facet, StoredDocument
     from pair.engine.summary import EngineStats
     from pair.engine.write.bulk_load import BuildProgress, Runner
     from pair.engine.write.writer import WriteReport
@@ -28,19 +28,23 @@ if TYPE_CHECKING:  # a search does not wait for what writes, maintains and answe
 
 INGEST_OWNER = "ingest"
 _RERANKED = 30
-"""The least number of hits that a reranker sees."""
+"""A reranker gets at least this many hits."""
 
 Conditions = Mapping[str, Any] | Sequence[str]
-"""On metadata: `{"year": {"gte": 2020}}`, or as on the command line, `["year>=2020"]`. All must hold."""
+"""Conditions on metadata: `{"year": {"gte": 2020}}`, or as on the command line, `["year>=2020"]`. All must hold.
+
+Operators: `eq`, `ne`, `in`, `not_in`, `contains`, `exists`, `prefix`, `gt`, `gte`, `lt`, `lte`. `$and`, `$or` and
+`$not` combine filters. A value inside another has a key with a dot: `author.name`.
+"""
 
 
 class KnowledgeBase:
-    """Used from several threads at once. `close` it, or use it as a context manager."""
+    """An open KB. Thread-safe. `close` it, or use it as a context manager."""
 
     sources: "SyncService | None"
-    """What is synced into it."""
+    """The files and URLs that are synced into it."""
     collection: "KbCollection"
-    """What the librarians of the KB read."""
+    """The passages that the librarians of the KB read."""
 
     def __init__(
         self,
@@ -48,7 +52,7 @@ class KnowledgeBase:
         sources: "SyncService | None" = None,
         make_librarians: "Callable[[KnowledgeBase], KbLibrarians] | None" = None,
     ) -> None:
-        """`sources`: what is synced into it. `make_librarians`: called with the first question."""
+        """Open nothing yet. `make_librarians`: called with the first question."""
         self._core = core
         self._make_librarians = make_librarians
         self._librarians: KbLibrarians | None = None
@@ -72,7 +76,7 @@ class KnowledgeBase:
 
     @property
     def is_past(self) -> bool:
-        """Whether it was opened at one version, and never shows the next."""
+        """Whether it was opened at one version and never shows a later one."""
         return self._core.at is not None
 
     @functools.cached_property
@@ -106,7 +110,7 @@ class KnowledgeBase:
     # Writing
 
     def sync(self, *, wait: bool = True) -> "SyncReport":
-        """Bring the index in line with files and URLs, then the engine with the index."""
+        """Update the index from files and URLs, then the engine from the index."""
         if self.sources is None:
             raise errors.settings_invalid("sync", "this knowledge base was opened without sources to sync")
         return self.sources.sync(self, wait=wait)
@@ -119,9 +123,9 @@ class KnowledgeBase:
         chunk_size: int | None = None,
         on_batch: "Callable[[WriteReport], None]" = lambda report: None,
     ) -> "WriteReport":
-        """Add or replace documents, a stream of any length, in batches. Unchanged documents cost nothing.
+        """Add or replace documents from a stream of any length. Unchanged documents cost nothing.
 
-        Each batch is published by itself. Raises E213, E238.
+        Each batch becomes visible when it is stored. Raises E213, E238.
         """
         from pair.engine.write.prepare import Batch, split_batches  # noqa: PLC0415 - see TYPE_CHECKING
         from pair.engine.write.writer import WriteReport  # noqa: PLC0415
@@ -148,7 +152,7 @@ class KnowledgeBase:
     ) -> "WriteReport":
         """Load many documents with the workers of a runner; all of them become visible at once.
 
-        A run after an interruption does not repeat finished parts. Raises E216, E217, and what `upsert` raises.
+        A run after an interruption does not repeat finished parts. Raises E216, E217, and the errors of `upsert`.
         """
         from pair.engine.maintenance.compaction import BulkMerge  # noqa: PLC0415 - see TYPE_CHECKING
         from pair.engine.write.bulk_load import Build, BulkLoad  # noqa: PLC0415
@@ -168,7 +172,7 @@ class KnowledgeBase:
     ) -> "WriteReport":
         """Delete documents with these ids, all of an owner, and all whose metadata meets the filter.
 
-        Raises E105, and deletes nothing, if a synced source would bring one of them back.
+        Raises E105 and deletes nothing if the next sync would restore one of them.
         """
         values.check_texts("ids", ids)
         values.check_text("owner", owner, optional=True)
@@ -181,7 +185,7 @@ class KnowledgeBase:
 
     # Reading
 
-    def search(  # noqa: PLR0913 - the one that everybody calls
+    def search(  # noqa: PLR0913 - the public method
         self,
         query: str,
         *,
@@ -194,8 +198,8 @@ class KnowledgeBase:
     ) -> Hits:
         """Return passages that answer the query, best first.
 
-        `exact` compares every row of every shard; `explain` tells how each hit got its score. Raises E201, E204,
-        E205, E206, E215, E238, E304; E207 when no shard at all could be searched; ModelError.
+        `exact`: compare every row of every shard. `explain`: explain the score of each hit. Raises E201, E204, E205,
+        E206, E215, E238, E304; E207 if no shard could be searched; ModelError.
         """
         values.check_search(query, limit, filter, options)
         if mode not in MODES:
@@ -204,12 +208,12 @@ class KnowledgeBase:
             raise errors.query_invalid("the query is empty")
         condition = _parse_filter(filter)
         core, engine, embedding = self._core, self._core.engine, self._core.embedding
-        # The first search reads the manifest once, and does not look again whether it changed.
+        # The first search reads the manifest only once.
         published = engine.manifests.first()
         vector, weight, embedder = None, 0.0, ""
         if mode != "keyword":
             stored, embedder = engine.manifests.known().manifest.embedder, embedding.name
-            if stored != embedder:  # the last manifest seen may be outdated
+            if stored != embedder:  # the known manifest may be outdated
                 stored = engine.manifests.require().manifest.embedder
             if stored != embedder:
                 raise errors.embedder_differs(self.kb_id, stored, embedder)
@@ -239,10 +243,9 @@ class KnowledgeBase:
         max_distance: float | None = None,
         exact: bool = False,
     ) -> Hits:
-        """Return chunks near to a vector, nearest first. `exact` compares every row. Raises E238, E303."""
+        """Return chunks near to a vector, nearest first. `exact`: compare every row. Raises E238, E303."""
         values.check_count("limit", limit)
         values.check_filter(filter)
-        options = SearchOptions(max_distance=max_distance)
         request = SearchRequest(
             vector=_check_vector(vector),
             embedder=self._core.embedding.name,
@@ -250,20 +253,16 @@ class KnowledgeBase:
             mode="vector",
             condition=_parse_filter(filter),
             exact=exact,
-            options=options,
+            options=SearchOptions(max_distance=max_distance),
         )
         return self._core.engine.search.nearest(request)
-
-    def search_by_distance(self, vector: Sequence[float] | np.ndarray, max_distance: float) -> Hits:
-        """Return up to 1000 chunks that are strictly nearer than this."""
-        return self.search_vector(vector, limit=1000, max_distance=max_distance)
 
     async def ask(
         self, query: str, *, first: str | None = None, context: "Context | None" = None, timeout: float | None = None
     ) -> "Response":
-        """Return an answer with its sources, or an error; failures on the way are not raised.
+        """Return an answer with its sources, or the error as a response: errors of librarians are not raised.
 
-        `first`: the librarian to ask, by id. `timeout`: seconds, for all librarians together.
+        `first`: the id of the librarian to ask. `timeout`: seconds for all librarians together.
         """
         values.check_text("query", query)
         if self._librarians is None:
@@ -272,24 +271,52 @@ class KnowledgeBase:
             self._librarians = self._make_librarians(self)
         return await self._librarians.ask(query, first=first, context=context, timeout=timeout)
 
-    def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> "list[StoredDocument]":
-        """Return stored documents by id, from the first that comes after `after`."""
+    def documents(
+        self,
+        *,
+        after: str = "",
+        limit: int = 100,
+        owner: str | None = None,
+        filter: Conditions | None = None,  # noqa: A002 - the public name
+        contains: str = "",
+    ) -> "DocumentPage":
+        """Return a list of stored documents by id. Its `next` is the `after` of the next page; None at the end.
+
+        `contains`: a text in the id or title. Then one call reads a bounded number of documents: a page may be empty
+        before the end. Raises E201, E211.
+        """
         values.check_text("after", after)
         values.check_count("limit", limit)
-        values.check_text("owner", owner, optional=True)
-        return self._core.read_documents(lambda reader: reader.page(after, limit, owner))
+        values.check_text("contains", contains)
+        chosen = _select_documents(owner, filter)
+        if contains:
+            return self._core.read_documents(lambda reader: reader.holding(contains, chosen, after, limit))
+        return self._core.read_documents(lambda reader: reader.page(chosen, after, limit))
 
-    def find_documents(
-        self, text: str, *, after: str = "", limit: int = 100, owner: str | None = None
-    ) -> "tuple[list[StoredDocument], str | None]":
-        """Return documents with this text in their id or title, and the id to go on after; None at the end.
+    def count(self, *, owner: str | None = None, filter: Conditions | None = None) -> int:  # noqa: A002
+        """Return the number of documents of an owner whose metadata meets the filter. Raises E201, E211."""
+        chosen = _select_documents(owner, filter)
+        return self._core.read_documents(lambda reader: reader.count(chosen))
 
-        One call looks at a bounded number of documents: it may return few or none although there are more.
+    def facets(
+        self,
+        key: str,
+        *,
+        limit: int = 100,
+        owner: str | None = None,
+        filter: Conditions | None = None,  # noqa: A002
+    ) -> "list[Facet]":
+        """Return the most frequent values of a metadata key, each with the number of documents that have it.
+
+        Raises E201, E211.
         """
-        return self._core.read_documents(lambda reader: reader.holding(text, after, limit, owner))
+        values.check_text("key", key)
+        values.check_count("limit", limit)
+        chosen = _select_documents(owner, filter)
+        return self._core.read_documents(lambda reader: reader.facets(key, chosen, limit))
 
     def document(self, document_id: str) -> "StoredDocument":
-        """Raises E201, E214."""
+        """Return a document. Raises E201, E214."""
         values.check_text("document_id", document_id)
         return self._core.read_documents(lambda reader: reader.document(document_id))
 
@@ -309,16 +336,16 @@ class KnowledgeBase:
         return KnowledgeBase(self._core.open_at(str(version)), make_librarians=self._make_librarians)
 
     def version(self, *, last_seen: bool = False) -> tuple[int, str]:
-        """Return number and id of the current version, or of the last one seen. Each write changes both. Raises E201.
+        """Return number and id of the current version. Each write changes both. Raises E201.
 
-        It takes one call to the store, or none for the last one seen.
+        `last_seen`: return those of the last manifest read, without a call to the store.
         """
         manifests = self._core.engine.manifests
         manifest = (manifests.known() if last_seen else manifests.require()).manifest
         return manifest.number, manifest.commit_id
 
     def stats(self) -> "EngineStats | None":
-        """Return figures of what is stored; None before the first write."""
+        """Return figures of the stored documents; None before the first write."""
         from pair.engine.rules import plan_compaction  # noqa: PLC0415 - see TYPE_CHECKING
         from pair.engine.summary import EngineStats  # noqa: PLC0415
 
@@ -332,7 +359,7 @@ class KnowledgeBase:
 
 
 class KbCollection:
-    """What the librarians of a KB read."""
+    """The passages that the librarians of a KB read."""
 
     def __init__(
         self,
@@ -340,20 +367,23 @@ class KbCollection:
         embedding: CachingEmbedder,
         read_version: "Callable[[Callable[[KnowledgeBase], Hits]], Hits] | None" = None,
     ) -> None:
-        """`read_version`: runs a search on an earlier version of the KB, whose sources are unknown."""
+        """Prepare a collection. `read_version`: runs a search on an earlier version of the KB."""
         self.kb_id = kb.kb_id
         self.embedding = embedding
         self._kb = kb
         self._read_version = read_version
 
     def search(self, query: str, *, limit: int, mode: str) -> tuple[Hits, dict[str, str]]:
-        """Return passages, and when each document was last fetched, or read if it is a file; "" if it was not synced.
+        """Return passages, and the time of the last sync by document: "" for a document that is not synced.
 
-        Of an earlier version it is not known.
+        An earlier version has no times.
         """
+        # A librarian judges the evidence itself, and names the nearest documents where there is little of it.
+        weak = SearchOptions(allow_weak=True)
         if self._read_version is not None:
-            return self._read_version(lambda kb: kb.search(query, limit=limit, mode=mode, explain=True)), {}
-        hits = self._kb.search(query, limit=limit, mode=mode, explain=True)
+            found = self._read_version(lambda kb: kb.search(query, limit=limit, mode=mode, explain=True, options=weak))
+            return found, {}
+        hits = self._kb.search(query, limit=limit, mode=mode, explain=True, options=weak)
         if self._kb.sources is None:
             return hits, {}
         documents = [hit.document_id for hit in hits]
@@ -367,20 +397,29 @@ def _parse_filter(conditions: Conditions | None) -> Filter | None:
     return parse_filter(conditions) if isinstance(conditions, Mapping) else parse_assignments(conditions)
 
 
+def _select_documents(owner: str | None, conditions: Conditions | None) -> "DocumentSelection":
+    """Return the selection of documents. Raises E211, E238."""
+    from pair.engine.query.documents import DocumentSelection  # noqa: PLC0415 - see TYPE_CHECKING
+
+    values.check_text("owner", owner, optional=True)
+    values.check_filter(conditions)
+    return DocumentSelection(owner, _parse_filter(conditions))
+
+
 def _check_load(documents: Iterable[Document], owner: str, chunk_size: int | None) -> Iterator[Document]:
-    """Raises E238."""
+    """Check the arguments of a load, and each document as it is read. Raises E238."""
     values.check_text("owner", owner)
     values.check_count("chunk_size", chunk_size, optional=True)
     return values.check_documents(documents)
 
 
 def _check_vector(vector: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Raises E238."""
+    """Return a vector as an array. Raises E238."""
     try:
         with np.errstate(over="ignore"):
             numbers = np.asarray(vector, dtype=np.float32)
-    except (TypeError, ValueError) as fault:
-        raise errors.argument_invalid("vector", "a list of numbers", vector) from fault
-    if numbers.ndim != 1:
-        raise errors.argument_invalid("vector", "a list of numbers", vector)
-    return np.ascontiguousarray(numbers)
+        if numbers.ndim == 1:
+            return np.ascontiguousarray(numbers)
+    except (TypeError, ValueError):
+        pass
+    raise errors.argument_invalid("vector", "a list of numbers", vector)

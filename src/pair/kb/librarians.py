@@ -1,4 +1,4 @@
-"""The librarians of a KB: configured ones, those given in Python, and those that every KB has."""
+"""The librarians of a KB: built-in ones, configured ones, and those passed from Python."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ Opener = Callable[[str], "KnowledgeBase"]
 
 
 class ConfiguredLibrarian(msgspec.Struct, frozen=True):
-    """One of `librarians` in config.yaml: what it answers from is one of `kb`, `function`, `endpoint`, `kind`."""
+    """An entry of `librarians` in config.yaml. It answers from one of `kb`, `function`, `endpoint`, `kind`."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
     name: str = ""
@@ -43,16 +43,16 @@ class ConfiguredLibrarian(msgspec.Struct, frozen=True):
     capabilities: tuple[str, ...] = ()
     kb: str = ""
     function: str = ""
-    """`package.module:name`, looked for beside the configuration too."""
+    """`package.module:name`. The folder of config.yaml is searched too."""
     endpoint: str = ""
     token: str = ""
-    """Sent to the endpoint; `${VARIABLE}` takes it from the environment."""
+    """The token for the endpoint; `${VARIABLE}` reads it from the environment."""
     kind: str = ""
     """`catalogue` or `router`."""
     team: str = ""
     permissions: Permissions = Permissions()
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """In seconds."""
+    """The time limit in seconds."""
     delegates_to: tuple[str, ...] | None = None
 
 
@@ -66,7 +66,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ListedLibrarian:
-    """A librarian, for people."""
+    """A librarian as shown by `pair librarians list`."""
 
     card: LibrarianInfo
     answers_from: str
@@ -74,7 +74,7 @@ class ListedLibrarian:
 
 
 class KbLibrarians:
-    """All librarians that can be asked about a KB. Close it: it holds connections and other KBs."""
+    """All librarians that can be asked about a KB. Must be closed: it holds connections and other KBs."""
 
     def __init__(
         self, kb: "KnowledgeBase", settings: Settings, open_other: Opener, given: Mapping[str, Librarian] | None = None
@@ -86,6 +86,7 @@ class KbLibrarians:
         self._open_other = open_other
         self._kbs: dict[str, KnowledgeBase] = {kb.kb_id: kb}
         self._answers_from: dict[str, str] = {}
+        self._evidence: dict[str, Callable[[str], float]] = {}
         self.problems: list[Problem] = []
         self.model = None
         if settings.ai.base_url and settings.ai.model:
@@ -94,7 +95,7 @@ class KbLibrarians:
             self.model = OpenAiLanguageModel(settings.ai)
             self._stack.callback(self.model.close)
         configured: dict[str, Entry] = {}
-        if settings.librarians.entries and not kb.is_past:  # other librarians only know the present
+        if settings.librarians.entries and not kb.is_past:  # other librarians know only the current version
             configured = self._read_configuration()
         given = given or {}
         self.first = self._choose_first((*configured,), given)
@@ -129,7 +130,7 @@ class KbLibrarians:
         timeout: float | None = None,
         collection: Collection | None = None,
     ) -> Response:
-        """`collection`: what the first librarian answers from instead of its KB; then it delegates nothing."""
+        """Ask a librarian. With `collection`, the first librarian answers from it alone and cannot delegate."""
         context, librarian_id, registry = context or Context(), first or self.first, self.registry
         if context.ai is None and self.model is not None:
             context = dataclasses.replace(context, ai=self.model)
@@ -149,13 +150,13 @@ class KbLibrarians:
             try:
                 configured = _validate(value)
                 if configured.id in entries:
-                    raise _UnusableError("there is another of this id before it")
+                    raise _UnusableError("an earlier entry has the same id")
                 kinds = [kind for kind in _KINDS if getattr(configured, kind)]
                 if len(kinds) != 1:
                     has = ", ".join(kinds) or "none"
                     raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {has}")
                 entry = self._make_entry(configured)
-                Registry({configured.id: entry})  # refuses what it could not serve
+                Registry({configured.id: entry})  # refuse an entry that could not be served
             except (_UnusableError, errors.PairError) as fault:
                 self.problems.append(Problem(name, redact_url(str(fault))))
             else:
@@ -164,19 +165,21 @@ class KbLibrarians:
         return entries
 
     def _make_own(self, configured: tuple[str, ...]) -> dict[str, Entry]:
-        """Return the librarian of the KB itself, that of its index, and a router if several are configured."""
+        """Return the librarian of the KB, that of its index, and a router if several librarians are configured."""
         kb_id, collection = self._kb.kb_id, self._kb.collection
         answers_from = {kb_id: f"kb {kb_id}"}
         card = LibrarianInfo(kb_id, kb_id, f"Answers from the knowledge base {kb_id}.")
         own = {kb_id: Entry(KbLibrarian(collection), card, delegates_to=())}
         if self._kb.sources is not None:
             answers_from[CATALOGUE] = "index.txt"
-            card = LibrarianInfo(CATALOGUE, "Catalogue", "Says which sources of the index would know.")
+            card = LibrarianInfo(CATALOGUE, "Catalogue", "Names the sources of the index that are likely to answer.")
             own[CATALOGUE] = Entry(IndexLibrarian(self._read_index, collection.embedding), card, delegates_to=())
         if len(configured) > 1:
             answers_from[ROUTER] = "colleagues"
-            card = LibrarianInfo(ROUTER, "Router", "Hands a question to whoever is likely to know.")
-            own[ROUTER] = Entry(Router(collection.embedding), card, delegates_to=configured)
+            card = LibrarianInfo(
+                ROUTER, "Router", "Delegates a question to the librarians that are likely to answer it."
+            )
+            own[ROUTER] = Entry(Router(collection.embedding, self._evidence), card, delegates_to=configured)
         self._answers_from = {**answers_from, **self._answers_from}
         return own
 
@@ -193,7 +196,7 @@ class KbLibrarians:
             ),
             configured.permissions,
             configured.timeout,
-            # If all KB librarians delegated what they do not know, each question would reach all of them.
+            # If KB librarians delegated unanswered questions, each such question would reach all of them.
             () if configured.kb and configured.delegates_to is None else configured.delegates_to,
         )
 
@@ -204,7 +207,9 @@ class KbLibrarians:
             if kb is None:
                 kb = self._kbs[configured.kb] = self._open_other(configured.kb)
                 self._stack.callback(kb.close)
-            return KbLibrarian(kb.collection)
+            librarian = KbLibrarian(kb.collection)
+            self._evidence[configured.id] = librarian.estimate
+            return librarian
         if configured.function:
             return self._import_function(configured.function)
         if configured.endpoint:
@@ -212,7 +217,7 @@ class KbLibrarians:
 
             return RemoteLibrarian(configured.endpoint, token=configured.token)
         if configured.kind == ROUTER:
-            return Router(embedding)
+            return Router(embedding, self._evidence)
         if configured.kind == CATALOGUE:
             self._answers_from.setdefault(CATALOGUE, "index.txt")
             return IndexLibrarian(self._read_index, embedding)
@@ -237,7 +242,7 @@ class KbLibrarians:
         return [IndexEntry(*described) for described in self._kb.sources.current_texts().describe_sources()]
 
     def _choose_first(self, configured: tuple[str, ...], given: Mapping[str, Librarian]) -> str:
-        """Return who is asked by default: a router, or else the only one configured, or else that of the KB."""
+        """Return the default librarian: a router, else the only configured one, else that of the KB."""
         for librarian_id in configured:
             if self._answers_from[librarian_id] == f"kind {ROUTER}" and librarian_id not in given:
                 return librarian_id
@@ -261,12 +266,12 @@ def connect_to_librarian(settings: Settings, librarian_id: str, kb_id: str) -> "
 
 
 class _UnusableError(Exception):
-    """Why an entry cannot be used, fit for people."""
+    """The reason why an entry cannot be used, as shown to the user."""
 
 
 def _validate(value: object) -> ConfiguredLibrarian:
     if not isinstance(value, Mapping):
-        raise _UnusableError("it is no mapping of keys to values")
+        raise _UnusableError("it is not a mapping of keys to values")
     valid = ConfiguredLibrarian.__struct_fields__
     for key in value:
         if key not in valid:

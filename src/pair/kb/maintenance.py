@@ -19,22 +19,17 @@ from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex, pack_index
 from pair.engine.maintenance.reembed import Reembedder, ReembedReport
 from pair.engine.maintenance.versions import CURRENT, DocumentChanges, ListedVersion, ManifestDiff, Rollback, compare
-from pair.engine.query.graph import GraphView, Neighbourhood
+from pair.engine.query.graph_view import GraphView, Neighbourhood
 from pair.engine.query.shard_access import Prefetcher, PrefetchReport
 from pair.engine.settings import EmbedderKind
 from pair.engine.storage.manifest_store import is_number
 from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.write.bulk_load import Build, BulkLoad, LocalRunner, PartBuilder
-from pair.engine.write.prepare import (
-    Batch,
-    check_document,
-    describe_chunking,
-    hash_revision,
-    split_batches,
-)
+from pair.engine.write.prepare import Batch, check_document, describe_chunking, hash_revision, split_batches
 from pair.engine.write.writer import Writer, WriteReport
 from pair.files import CHUNK_BYTES
 from pair.settings import CONFIG_PLACES, Settings
+from pair.sync.contract import SyncObserver
 from pair.sync.report import SyncReport
 from pair.sync.source_text import SyncedDocuments
 from pair.values import Document
@@ -46,21 +41,21 @@ if TYPE_CHECKING:
 SYNC_OWNER = "sync"
 """The owner of documents that come from synced sources."""
 Progress = Callable[[int, int], None]
-"""Called with what is done and the total."""
+"""Called with the finished work and the total."""
 
 
 def ignore_progress(_done: int, _total: int) -> None:
-    """Do nothing: the default for callers that want the report only."""
+    """Do nothing."""
 
 
 class KbVersions:
-    """The versions of a knowledge base: named by number, or by the version of the package installed then."""
+    """The versions of a KB, named by number, or by the version of the package installed then."""
 
     def __init__(self, core: "KbCore") -> None:
         self._core = core
 
     def list(self) -> Sequence[ListedVersion]:
-        """Return the current version and those that can be restored, the newest first. Raises E201."""
+        """Return the current version and those that can be restored, newest first. Raises E201."""
         return versions.list_versions(self._core.context)
 
     def current_number(self) -> int:
@@ -68,23 +63,23 @@ class KbVersions:
         return self._core.current_number()
 
     def numbers(self) -> Sequence[int]:
-        """Return the number of every readable version, the newest first; `list` leaves some out. Raises E201."""
+        """Return the number of every readable version, newest first; `list` omits some. Raises E201."""
         history = self._core.context.manifests.history
         return self._core.read(lambda current: [copy.number for copy in history.copies(current).line])
 
     def number(self, version: int | str) -> int:
-        """Return the number of a version. A number is returned without a lookup. Raises E201, E218."""
-        wanted, publication = str(version), self._core.context.manifests
-        if is_number(wanted) and int(wanted) <= publication.known().manifest.number:
+        """Return the number of a version. A number needs no lookup. Raises E201, E218."""
+        wanted, manifests = str(version), self._core.context.manifests
+        if is_number(wanted) and int(wanted) <= manifests.known().manifest.number:
             return int(wanted)
-        return self._core.read(lambda current: publication.history.find(current, wanted).number)
+        return self._core.read(lambda current: manifests.history.find(current, wanted).number)
 
     def diff(self, a: int | str, b: int | str = CURRENT) -> DocumentChanges:
         """Return the ids of documents that differ between two versions. Raises E201, E218."""
         return self.compare(a, b).changes
 
     def compare(self, a: int | str, b: int | str = CURRENT) -> ManifestDiff:
-        """Compare two versions, as `diff` does, with access to their texts. Raises E201, E218, E207."""
+        """Compare two versions like `diff`, with access to their texts. Raises E201, E218, E207."""
         return self._core.read(
             lambda current: compare(self._find(current, a), self._find(current, b), self._core.context.cache)
         )
@@ -103,27 +98,27 @@ class KbVersions:
     def rollback(self, version: int | str) -> Rollback:
         """Make an earlier version the current one. Raises E201, E218.
 
-        The result is a new version. Background syncs leave it as it is; the next explicit sync moves it forward.
+        The result is a new version. Background syncs do not change it; the next explicit sync does.
         """
         return versions.roll_back(self._core.context, self._core.writer, str(version))
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileReport:
-    """What it took to bring the engine in line with the synced sources."""
+    """The changes that made the engine equal to the synced sources."""
 
     stored: int = 0
     removed: int = 0
     unchanged: int = 0
     held_at: int = 0
-    """The version that a rollback restored, and that was left as it is; 0 for none."""
+    """The restored version that a background sync did not change; 0 for none."""
     seen_version: str = ""
-    """The store's version of the manifest that is in line."""
+    """The version of the manifest in the store."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Source and reason, for each that cannot be stored."""
+    """Sources that cannot be stored, with the reason."""
 
     def complete_report(self, report: SyncReport) -> SyncReport:
-        """Return the report of the run with what the engine did about it."""
+        """Return the report of the sync with the changes in the engine."""
         problems = dict(report.problems) | dict(self.refused)
         return replace(
             report,
@@ -136,7 +131,7 @@ class ReconcileReport:
 
 
 class KbMaintenance:
-    """Work that keeps a knowledge base small, whole and in line with its sources."""
+    """The maintenance of a KB: compaction, garbage collection, re-embedding, checks, and syncing with its sources."""
 
     def __init__(self, core: "KbCore", sources: "SyncService | None") -> None:
         self._core = core
@@ -147,28 +142,27 @@ class KbMaintenance:
         return Prefetcher(self._core.context.manifests, self._core.context.cache)
 
     def compact(self, *, everything: bool = False, on_progress: Progress = ignore_progress) -> CompactionReport:
-        """Merge and re-cluster shards that are worth it, or all of them."""
+        """Merge and re-cluster shards where that pays off, or all of them."""
         return Compactor(self._core.context, on_progress).compact(everything=everything)
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""
-        context = self._core.context
-        grace = context.settings.gc_grace_seconds if grace_seconds is None else grace_seconds
-        return gc.collect(context, self._core.store, grace_seconds=grace)
+        grace = self._core.settings.engine.gc_grace_seconds if grace_seconds is None else grace_seconds
+        return gc.collect(self._core.context, self._core.store, grace_seconds=grace)
 
     def sweep(self) -> SweepReport:
-        """Evict fetched shards that are too old or too many."""
+        """Evict fetched shards that are beyond the limits of age and size."""
         return self._core.context.cache.sweep()
 
     def prefetch(self, most_bytes: int, go_on: Callable[[], bool] = lambda: True) -> PrefetchReport:
-        """Fetch what queries are likely to need, without evicting anything. Raises E206, E010."""
+        """Fetch the files that queries are likely to need, without evicting others. Raises E206, E010."""
         return self._prefetcher.fetch(most_bytes, go_on)
 
     def reembed(self, *, dry_run: bool = False, on_progress: Progress = ignore_progress) -> ReembedReport:
-        """Replace the vectors of another embedder by those of the embedder that this KB was opened with.
+        """Replace the vectors of another embedder by those of the embedder of this open KB.
 
-        Readers and writers with the former embedder work until the end, and get E304 from then on. An interrupted run
-        continues where it stopped. `dry_run` only tells how much there is to do. Raises E201, E307, E308; ModelError.
+        Readers and writers with the former embedder work until the end, and get E304 afterwards. An interrupted run
+        continues where it stopped. `dry_run`: only report the amount of work. Raises E201, E307, E308; ModelError.
         """
         reembedder = Reembedder(self._core.context, self._core.embedding, on_progress)
         return reembedder.plan() if dry_run else reembedder.run()
@@ -181,9 +175,9 @@ class KbMaintenance:
         packages: Sequence[Path] = (),
         on_progress: Progress = ignore_progress,
     ) -> FsckReport:
-        """Verify every stored byte, and repair what can be. Raises E201, E003, E225, E206, E010; ModelError.
+        """Verify every stored byte. Raises E201, E003, E225, E206, E010; ModelError.
 
-        `packages`: zips that may hold what is damaged. `drop_lost`: give up what cannot be repaired.
+        `repair`: repair the damage, also from `packages`. `drop_lost`: drop documents that cannot be repaired.
         """
         core, sources = self._core, self._sources
 
@@ -200,10 +194,10 @@ class KbMaintenance:
         return report
 
     def reconcile(self, *, resume: bool = True, since: int | None = None) -> ReconcileReport:
-        """Compare the hashes of what was synced with those of what is stored, and close the difference.
+        """Compare the hashes of synced and stored documents, and store the difference.
 
-        A KB that was rolled back stays as it is, unless `resume`: an explicit sync, begun when the version `since` was
-        current (None for now), makes it follow its sources again. Raises E236 for a rollback after `since`.
+        After a rollback nothing changes unless `resume`, for an explicit sync that began at the version `since` (None
+        for the current one). Raises E236 for a rollback after `since`.
         """
         if self._sources is None:
             return ReconcileReport()
@@ -215,7 +209,7 @@ class KbMaintenance:
         try:
             if restored:
                 versions.release(core.context, writer)
-            return self._store_changes(writer, self._sources.read_texts())
+            return self._store_changes(writer, self._sources.read_texts(), self._sources.observer)
         except errors.ConflictError as fault:
             restored = self._find_restored()
             if resume or fault.code != errors.ROLLED_BACK_MEANWHILE or not restored:
@@ -223,11 +217,11 @@ class KbMaintenance:
             return ReconcileReport(held_at=restored)
 
     def _find_restored(self) -> int:
-        """Return the version that a rollback restored and no sync released since; 0 for none."""
+        """Return the version that a rollback restored and no explicit sync has changed since; 0 for none."""
         published = self._core.context.manifests.current()
         return published.manifest.restored if published is not None else 0
 
-    def _store_changes(self, writer: Writer, texts: SyncedDocuments) -> ReconcileReport:
+    def _store_changes(self, writer: Writer, texts: SyncedDocuments, observer: SyncObserver) -> ReconcileReport:
         core, settings = self._core, self._core.settings.engine
         revisions, stored, refused = texts.revisions(), dict[str, str](), dict[str, str]()
         if core.engine.manifests.current() is not None:
@@ -243,12 +237,12 @@ class KbMaintenance:
         as_read = dict(revisions)
 
         def read_changed() -> Iterator[Document]:
-            """Yield documents as the engine takes them, and note the revision of the text that was read.
+            """Yield the changed documents, and note the revision of the text that was read.
 
-            A source may change after the sync: stored under the synced revision, it would never be corrected.
+            A source may change after the sync: under the synced revision it would never be corrected.
             """
-            for source_id in changed:
-                document = texts.document(source_id)
+            for source_id, document, revision in texts.documents(changed):
+                observer.finished(source_id)
                 if document is None:
                     continue
                 if not document.text.strip():  # a source without text is not stored
@@ -260,11 +254,13 @@ class KbMaintenance:
                 except errors.UsageError as fault:
                     refused[source_id] = f"cannot be stored: {fault.details['reason']}"
                     continue
-                as_read[source_id] = texts.revision_of(document.text)
+                as_read[source_id] = revision
                 yield document
 
         report = WriteReport()
         if changed or removed:
+            if changed:
+                observer.planned(len(changed), "storing")
             report = self._replace(writer, read_changed(), removed, as_read)
         seen = core.context.manifests.seen()
         return ReconcileReport(
@@ -276,7 +272,7 @@ class KbMaintenance:
         )
 
     def _list_removed(self, unknown: set[str]) -> list[str]:
-        """Return stored ids that no source has any more. Pages that came with a package were never sources here."""
+        """Return stored ids without a source. Pages of a package were never sources here, and stay."""
         pages = {document_id for document_id in unknown if document_id.startswith(("http://", "https://"))}
         packaged = self._core.read_documents(lambda reader: reader.packaged_ids()) if pages else set[str]()
         return sorted(unknown - (pages & packaged))
@@ -284,9 +280,9 @@ class KbMaintenance:
     def _replace(
         self, writer: Writer, documents: Iterator[Document], removed: Sequence[str], revisions: Mapping[str, str]
     ) -> WriteReport:
-        """Store documents and remove others in one version, whatever their number.
+        """Store any number of documents and remove others, in one version.
 
-        More than a batch is built part by part, and nothing of it is visible before all of it is.
+        More than one batch is built part by part, and becomes visible at once.
         """
         core, settings = self._core, self._core.context.settings
         batches = split_batches(documents, settings.ingest_batch_documents, settings.ingest_batch_bytes)
@@ -307,24 +303,22 @@ class KbMaintenance:
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A setting that does not name the embedder of a knowledge base yet."""
+    """A setting that must change to name the new embedder of a KB."""
 
     key: str
     value: str
-    """The value it should have; "" for none."""
+    """The new value; "" for none."""
     configured: str
     where: str
-    """A line of the configuration file, or a variable; "" if it is not set."""
+    """The line of the configuration file, or the variable; "" if it is not set."""
     advice: str
 
 
 def with_embedder(settings: Settings, kind: str | None, model: str | None, dimension: int | None) -> Settings:
-    """Return settings with another embedder. Model and dimension belong to one kind of embedder. Raises E402."""
-    engine = settings.engine
-    if kind is not None and kind not in get_args(EmbedderKind):
-        raise errors.command_line_invalid(
-            f"unknown embedder: {kind}", hints=[f"One of: {', '.join(get_args(EmbedderKind))}"]
-        )
+    """Return settings with another embedder. Another kind resets model and dimension. Raises E402."""
+    engine, kinds = settings.engine, get_args(EmbedderKind)
+    if kind is not None and kind not in kinds:
+        raise errors.command_line_invalid(f"unknown embedder: {kind}", hints=[f"One of: {', '.join(kinds)}"])
     if kind is not None and kind != engine.embedder:
         engine = replace(engine, embedder=cast("EmbedderKind", kind), embedding_model="", embedding_dimension=0)
     if model is not None:
@@ -335,10 +329,9 @@ def with_embedder(settings: Settings, kind: str | None, model: str | None, dimen
 
 
 def changes_to(settings: Settings, wanted: Settings) -> list[SettingChange]:
-    """Return the changes that make the configuration name the wanted embedder."""
-    names = ("embedder", "embedding_model", "embedding_dimension")
+    """Return the changes of the configuration that name the wanted embedder."""
     changes = []
-    for name in names:
+    for name in ("embedder", "embedding_model", "embedding_dimension"):
         before, value = str(getattr(settings.engine, name) or ""), str(getattr(wanted.engine, name) or "")
         if before == value:
             continue
@@ -355,7 +348,7 @@ def changes_to(settings: Settings, wanted: Settings) -> list[SettingChange]:
 
 
 class KbBackup:
-    """Exports, imports, and the index that travels in a package."""
+    """Exports and imports of a KB, and its packaged index."""
 
     def __init__(self, core: "KbCore") -> None:
         self._core = core
@@ -380,10 +373,10 @@ class KbBackup:
         embed: bool = False,
         on_progress: Progress = ignore_progress,
     ) -> WriteReport:
-        """Store what `export` wrote; all of it becomes visible at once.
+        """Store the documents of an export; all of them become visible at once.
 
-        `replace_all`: remove what is not in the file. `embed`: chunk and embed again, for files of another embedder.
-        Raises E003, E224, E225, E226, and what a write raises.
+        `replace_all`: remove documents that are not in the file. `embed`: chunk and embed again, for a file of another
+        embedder. Raises E003, E224, E225, E226, and the errors of a write.
         """
         core = self._core
         importer = Importer(core.context, core.writer, core.preparation, core.pending_shards, on_progress)
@@ -391,11 +384,11 @@ class KbBackup:
         return core.compact_debt(report) if report.chunks else report
 
     def pack_index(self) -> PortableIndex:
-        """Return the index in the form that travels in a package. Raises E201."""
+        """Return the index in the form of a package. Raises E201."""
         return pack_index(self._core.context.manifests.require().manifest)
 
     def read_packed(self, file: PortableFile) -> Iterator[bytes]:
-        """Yield the content of a file of a packed index. Raises E207 when the store has lost it."""
+        """Yield the content of a file of a packed index. Raises E207 if the store has lost it."""
         for start in range(0, file.size_bytes, CHUNK_BYTES):
             chunk = self._core.store.get_range(file.key, start, min(CHUNK_BYTES, file.size_bytes - start))
             if chunk is None:
@@ -415,7 +408,7 @@ class KbGraph:
         self._core = core
 
     def around_document(self, document_id: str, *, limit: int = 30) -> Neighbourhood:
-        """Return what a document names, and the other documents that name it. Raises E201, E204, E214."""
+        """Return the entities that a document names, and other documents that name them. Raises E201, E204, E214."""
 
         def read(manifest: Manifest) -> Neighbourhood:
             place = self._core.document_reader(manifest).place(document_id)
@@ -424,7 +417,7 @@ class KbGraph:
         return self._core.read(read)
 
     def around_entity(self, name: str, *, limit: int = 30) -> Neighbourhood:
-        """Return what is named together with an entity, and the documents that name it. Raises E201, E204."""
+        """Return the entities named together with an entity, and the documents that name it. Raises E201, E204."""
         return self._core.read(lambda manifest: self._open(manifest).around_entity(name, limit))
 
     def _open(self, manifest: Manifest) -> GraphView:

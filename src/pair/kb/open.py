@@ -1,4 +1,4 @@
-"""Open a KB: choose its store, leases, embedder and models, and compose what its verbs work with."""
+"""The composition root: choose the store, leases, embedder and models of a KB, and open it."""
 
 import atexit
 import contextlib
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # the engine is loaded with the first use of a KB
     from pair.kb.librarians import KbLibrarians
     from pair.kb.sync import SyncService
     from pair.librarians.contract import Librarian
-    from pair.sync.contract import Documents
+    from pair.reading.process import ReaderProcesses
     from pair.text.entity_rules import Grapher
 
 logger = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ OBJECT_STORES = ("s3://", "gs://", "az://")
 _LONGEST_PAUSE_SECONDS = 1.0
 _MOST_COMPACTIONS = 16
 _TIDY_SHARDS = 3
-"""After a long ingest even this few unclustered shards are merged, because searches follow."""
+"""After a long ingest as few unclustered shards as this are merged, because searches follow."""
 _READING_TRIES = 5
 
 _Result = TypeVar("_Result")
 
 
-def open_kb(  # noqa: PLR0913 - the one that everybody calls
+def open_kb(  # noqa: PLR0913 - the public function
     kb_id: str = DEFAULT_KB,
     *,
     store: "str | BlobStore | None" = None,
@@ -70,7 +70,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     """Open a KB by name. Nothing is created before the first write.
 
     `store`: an address as in `engine.store`, or a store. `at`: open this version for reading, by number, or by the
-    version of the package installed then. `librarians`: asked by `ask` besides those of the configuration and the KB.
+    version of the package installed then. `librarians`: additional librarians for `ask`.
     """
     from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415 - loads numpy
     from pair.kb.kb import KnowledgeBase  # noqa: PLC0415
@@ -107,7 +107,7 @@ class KbEngine:
 
 @dataclass(eq=False)
 class KbCore:
-    """What the verbs of one open KB share: its parts, opened on first use. Used from several threads at once.
+    """The parts of one open KB, each opened on first use. Thread-safe.
 
     A search opens the engine; a write also opens the leases and the grapher.
     """
@@ -175,7 +175,7 @@ class KbCore:
 
     @property
     def context(self) -> "EngineContext":
-        """What writes and maintenance work with: the engine, and the leases of writers."""
+        """The engine and the leases of writers, for writes and maintenance."""
         with self._opening:
             if self._context is None:
                 from pair.engine.write.commit import EngineContext  # noqa: PLC0415 - a search does not write
@@ -214,16 +214,10 @@ class KbCore:
     def open_at(self, version: str) -> "KbCore":
         """Return the core of one version, for reading, with the same open shards. Raises E201, E218."""
         engine, manifests = self.engine, self.engine.manifests.at(version)
-        search = replace(engine.search, manifests=manifests)
-        past = replace(
-            self,
-            at=version,
-            _engine=replace(engine, manifests=manifests, search=search),
-            _context=None,
-            _is_borrowing=True,
-        )
-        engine.cache.hold(past, manifests.require().manifest.folders)
-        return past
+        past = replace(engine, manifests=manifests, search=replace(engine.search, manifests=manifests))
+        core = replace(self, at=version, _engine=past, _context=None, _is_borrowing=True)
+        engine.cache.hold(core, manifests.require().manifest.folders)
+        return core
 
     def close(self) -> None:
         with self._opening:
@@ -233,15 +227,15 @@ class KbCore:
         if engine is None:
             return
         if self._is_borrowing:
-            engine.cache.let_go(self)
+            engine.cache.release(self)
             return
         engine.search.reader.close()
         engine.cache.close()
-        if engine.store is self.location:  # one that is opened by its address keeps nothing open
+        if engine.store is self.location:  # a store opened by its address holds no resources
             engine.store.close()
 
     def read(self, work: "Callable[[Manifest], _Result]") -> _Result:
-        """Read with one manifest; with the current one if GC deleted a shard meanwhile. Raises E201, E207."""
+        """Read with one manifest; retry with the current one after GC deleted a shard. Raises E201, E207."""
         from pair.engine.storage.shard_cache import ShardMissingError  # noqa: PLC0415 - see TYPE_CHECKING
 
         manifests, tries = self.engine.manifests, 0
@@ -269,9 +263,9 @@ class KbCore:
         return published.manifest.number if published is not None else 0
 
     def compact_debt(self, report: "WriteReport", help_from: "BulkMerge | None" = None) -> "WriteReport":
-        """Compact until nothing is left to do, and return the report with the number of the last manifest.
+        """Compact until no debt is left, and return the report with the number of the last manifest.
 
-        The documents are stored already: a compaction that fails is left to the next writer.
+        The documents are stored already: a failed compaction is left to the next writer.
         """
         from pair.engine.maintenance.compaction import Compactor  # noqa: PLC0415 - as in context
 
@@ -291,7 +285,7 @@ class KbCore:
 
 @contextlib.contextmanager
 def temporary_kb(settings: Settings) -> "Iterator[KnowledgeBase]":
-    """Open a KB in a temporary folder, for as long as the context lasts."""
+    """Open a KB in a temporary folder that exists while the block runs."""
     folder = make_temporary_folder("pair-kb-")
     place = replace(
         settings.engine,
@@ -316,9 +310,9 @@ def make_temporary_folder(prefix: str) -> Path:
 
 
 def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
-    """Return the configured embedder. Raises E401 when its extra is not installed, or a setting does not fit it.
+    """Return the configured embedder. Raises E401 if its extra is not installed, or a setting does not fit it.
 
-    `threads`: the number it may use; 0 for one on each core.
+    `threads`: how many threads it may use; 0 for one per core.
     """
     engine, kind, threads = settings.engine, settings.engine.embedder, threads or cores()
     embedder: Embedder
@@ -353,15 +347,12 @@ def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
 
 def _open_openai(settings: Settings) -> "Embedder":
     engine, model = settings.engine, settings.ai
-    if not engine.embedding_model:
-        raise errors.settings_invalid(
-            "engine.embedder", "openai needs the name of a model", hints=["Set engine.embedding_model"]
-        )
     address = engine.embedding_url or model.base_url
-    if not address:
-        raise errors.settings_invalid(
-            "engine.embedder", "openai needs the address of a server", hints=["Set engine.embedding_url or ai.base_url"]
-        )
+    if not engine.embedding_model or not address:
+        missing, hint = "the address of a server", "Set engine.embedding_url or ai.base_url"
+        if not engine.embedding_model:
+            missing, hint = "the name of a model", "Set engine.embedding_model"
+        raise errors.settings_invalid("engine.embedder", f"openai needs {missing}", hints=[hint])
     from pair.ai.openai import OpenAiEmbedder, OpenAiEmbedderOptions  # noqa: PLC0415
 
     # The key of one server is not sent to another.
@@ -375,7 +366,7 @@ def _open_openai(settings: Settings) -> "Embedder":
 
 
 def _require(setting: str, value: str, extra: str, packages: Sequence[str]) -> None:
-    """Raises E401 when a setting has a value that needs packages of an extra."""
+    """Raise E401 if a value of a setting needs an extra that is not installed."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         reason = f"{value} needs an extra, without which {', '.join(missing)} is missing"
@@ -383,16 +374,18 @@ def _require(setting: str, value: str, extra: str, packages: Sequence[str]) -> N
 
 
 def cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def with_graph(settings: Settings, wanted: bool) -> Settings:
-    """Return settings that make graphs, as configured or else from the text; or settings that make none."""
+    """Return settings that make graphs (as configured, else from the text), or that make none."""
     kind = settings.engine.graph if settings.engine.graph != "off" else "text"
     return replace(settings, engine=replace(settings.engine, graph=kind if wanted else "off"))
 
 
 def grapher(settings: Settings) -> "Grapher | None":
+    """Return the object that finds the entities of a text; None if graphs are off. Raises E401."""
     if settings.engine.graph == "off":
         return None
     if settings.engine.graph == "text":
@@ -424,7 +417,7 @@ def new_id() -> str:
 
 
 def pause_before(attempt: int) -> None:
-    """Wait 10 ms times the square of the attempt, and up to as much again, so that writers do not collide again."""
+    """Wait 10 to 20 ms times the square of the attempt; the jitter keeps writers from colliding again."""
     seconds = min(attempt * attempt * 0.010, _LONGEST_PAUSE_SECONDS)
     pause(seconds * (1 + random.random()))  # noqa: S311 - no secret
 
@@ -447,14 +440,13 @@ def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
 
 def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
     holder = f"{socket.gethostname()}, process {os.getpid()}"
-    address = store.address
-    kind = choose_lease_kind(settings, address)
+    kind = choose_lease_kind(settings, store.address)
     from pair.blobs.leases import BlobLeases, FileLeases, MemoryLeases  # noqa: PLC0415 - only where they are used
 
     if kind == "memory":
         return MemoryLeases(holder=holder, new_token=new_id, clock=clock)
     if kind == "file":
-        return FileLeases(Path(address) / ".pair-store" / "leases", holder=holder, new_token=new_id)
+        return FileLeases(Path(store.address) / ".pair-store" / "leases", holder=holder, new_token=new_id)
     if kind == "blob":
         return BlobLeases(store, holder=holder, new_token=new_id, clock=clock)
     if not settings.engine.redis_url:
@@ -477,13 +469,8 @@ def choose_lease_kind(settings: Settings, address: str) -> str:
 
 
 @functools.cache
-def document_loader() -> "Documents | None":
-    """Return the one process that converts documents: starting it costs more than most documents.
+def open_reader() -> "ReaderProcesses":
+    """Return the one reader of documents: its processes cost more to start than most documents to read."""
+    from pair.reading.process import ReaderProcesses  # noqa: PLC0415 - loads YAML
 
-    None when the extra `documents` is not installed.
-    """
-    if importlib.util.find_spec("markitdown") is None:
-        return None
-    from pair.sync.documents import DocumentProcess  # noqa: PLC0415 - only for those who read documents
-
-    return DocumentProcess()
+    return ReaderProcesses()

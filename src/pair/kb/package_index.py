@@ -1,11 +1,10 @@
-"""Packages with an index: make them of a KB, open them as one, and install them into one."""
+"""Packages with an index: make one from a KB, open one as a KB, and install one into a KB."""
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,25 +12,26 @@ from typing import TYPE_CHECKING
 from pair import errors, files
 from pair.clock import Clock
 from pair.engine.summary import peek, peek_at_history
-from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
+from pair.kb.open import DEFAULT_KB, blob_store, open_kb, open_reader
 from pair.packages import archive
 from pair.packages.content import DamagedCopyError, Observer
-from pair.packages.install import InstalledIndex, StagedIndex
+from pair.packages.install import InstalledIndex, PublishIndex
 from pair.packages.lockfile import CurrentIndex
-from pair.packages.package import IndexFile, IndexToPackage, PackagedIndex, PackagedIndexFiles
+from pair.packages.package import IndexFile, PackagedIndex, PackagedIndexFiles
 from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, make_name
+from pair.reading.contract import UnreadableDocument
 from pair.settings import Settings
-from pair.sync.contract import UnreadableDocument
-from pair.sync.source_text import DOCUMENT_SUFFIXES, FileTextReader
+from pair.sync.contract import SyncObserver
+from pair.sync.source_text import FileTextReader
 from pair.values import check_kb_id
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
-    from pair.engine.maintenance.merge_package import PackageMerger, PackageShards, PortableFile, PortableIndex
+    from pair.engine.maintenance.merge_package import PackageMerger, PackageShards
     from pair.kb.kb import KnowledgeBase
 
 _SYNC_OWNER = "sync"
-"""The owner of documents that come from files."""
+"""The owner of documents from files."""
 
 
 # ── installing ─────────────────────────────────────────────────────────────────────────────────────
@@ -39,16 +39,17 @@ _SYNC_OWNER = "sync"
 
 @dataclasses.dataclass(frozen=True)
 class EngineIndexInstaller:
-    """Installs the index of a package into one KB, which is opened once, and only if the package has an index."""
+    """Installs the index of a package into one KB, which is opened on first use."""
 
     settings: Settings
     kb_id: str
     clock: Clock
+    observer: Observer
     stack: contextlib.ExitStack
-    """Closes the KB, if it was opened."""
+    """Closes the KB."""
 
     def holds(self, path: str) -> bool:
-        """Tell whether a file is stored, by its path in the package: `.pair-index/shards/<content hash>/<file>`."""
+        """Tell whether a file of the package is stored: `.pair-index/shards/<content hash>/<file>`."""
         match path.split("/"):
             case [folder, "shards", content_hash, _] if folder == INDEX_FOLDER:
                 return content_hash in self._shards_in_store
@@ -56,7 +57,7 @@ class EngineIndexInstaller:
 
     @functools.cached_property
     def _shards_in_store(self) -> frozenset[str]:
-        """Content hashes of all shards that the current manifest names, or one that is kept."""
+        """Content hashes of all shards of the current manifest and of kept versions."""
         with _open_store(self.settings, self.clock) as store:
             heads = [peek(store, self.kb_id), *peek_at_history(store, self.kb_id)]
         return frozenset(shard for head in heads if head is not None for shard in head.shards)
@@ -70,8 +71,11 @@ class EngineIndexInstaller:
     def _merger(self) -> "PackageMerger":
         return self.stack.enter_context(open_kb(self.kb_id, settings=self.settings)).backup.package_merger()
 
-    def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> StagedIndex | None:
-        """Text files are read alike everywhere; what others read of a PDF may differ, and is then not used."""
+    def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> PublishIndex | None:
+        """Store the missing shards. Raises E221 if the index has another text of a file.
+
+        Only texts of converted documents, as PDF, may differ: converters differ between machines.
+        """
         from pair.engine.maintenance.merge_package import MissingFileError  # noqa: PLC0415 - loads numpy
 
         merger, shards = self._merger, self._read_shards(index)
@@ -80,35 +84,41 @@ class EngineIndexInstaller:
             return None
         try:
             differing = merger.check(shards)
-            if lies := sorted(name for name in differing if Path(name).suffix.lower() not in DOCUMENT_SUFFIXES):
+            if lies := sorted(filter(self._make_reader(index).is_plain, differing)):
                 raise errors.index_damaged(index.label, f"its text of {lies[0]} is not that of the packaged file")
             new_shards = merger.upload_shards(shards)
         except MissingFileError as fault:
             raise DamagedCopyError(str(fault)) from fault
 
         def publish(edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
+            if differing:
+                self.observer.say(
+                    f"the index is used without documents whose text differs from the packaged file: "
+                    f"{len(differing):,}, as {min(differing)}. Run pair sync to index them"
+                )
             try:
-                report = merger.install(dataclasses.replace(shards, edited=edited, gone=gone))
+                report = merger.install(dataclasses.replace(shards, edited=edited, gone=gone | differing))
             except MissingFileError as fault:
                 raise DamagedCopyError(str(fault)) from fault
             count = len(shards.manifest.shards)
             return InstalledIndex(self.kb_id, report.manifest_version, report.documents, count, new_shards)
 
-        return StagedIndex(differing, publish)
+        return publish
+
+    def _make_reader(self, index: PackagedIndexFiles) -> FileTextReader:
+        return FileTextReader(index.folder.parent, self.settings.kb.max_source_bytes, open_reader())
 
     def _read_shards(self, index: PackagedIndexFiles) -> "PackageShards":
         from pair.engine.maintenance.merge_package import PackageShards, unpack_manifest  # noqa: PLC0415 - loads numpy
 
-        reader = FileTextReader(index.folder.parent, self.settings.kb.max_source_bytes, document_loader())
+        reader = self._make_reader(index)
 
         def read_text(document_id: str) -> str | None:
-            """Return the text of a packaged file as a sync would read it; None if there is none."""
-            if document_id not in index.packaged:
-                return None
-            try:
-                return reader.text_of_any_size(document_id)
-            except (OSError, UnreadableDocument):
-                return None
+            """Return the text of a packaged file as sync reads it; None without text."""
+            with contextlib.suppress(OSError, UnreadableDocument):
+                if document_id in index.packaged:
+                    return reader.read_any_size(document_id).text
+            return None
 
         return PackageShards(
             manifest=unpack_manifest(index.content, index.hashes, index.label, self.kb_id),
@@ -127,7 +137,7 @@ def _open_store(settings: Settings, clock: Clock) -> "AbstractContextManager[Blo
 
 
 def read_current_index(settings: Settings, kb_id: str, clock: Clock) -> CurrentIndex | None:
-    """Return the index that searches of a KB use; None when there is no such KB. Raises E206, E207."""
+    """Return the index that searches of a KB use; None if there is no such KB. Raises E206, E207."""
     from pair.engine.format.manifest import from_bytes, manifest_key  # noqa: PLC0415 - loads the engine
 
     key = manifest_key(kb_id)
@@ -149,27 +159,42 @@ def pack_index(
     name: str,
     observer: Observer,
     stack: contextlib.ExitStack,
-) -> IndexToPackage:
-    """Sync the KB of a folder and return its index; `stack` closes the KB when the index was written.
+) -> tuple[PackagedIndex, dict[str, IndexFile]]:
+    """Sync the KB of a folder and return its index, with files that can be read until `stack` closes the KB.
 
-    The sources of this project are the KB `default`; any other folder is a KB by the name of its package. The observer
-    is told how many documents besides the files of the folder go in: the publisher may not want to give them away.
+    The sources of this project are the KB `default`; the KB of another folder has the name of its package. A message
+    warns of documents that are not files of the folder: the publisher may not want to share them.
     """
     is_own = os.path.realpath(folder) == os.path.realpath(files.expand_path(settings.kb.sources_dir))
     own_id = kb_id or (DEFAULT_KB if is_own else make_name(name))
-    _sync_folder(settings, folder, own_id, is_own=is_own)
+    _sync_folder(settings, folder, own_id, observer, is_own=is_own)
     kb = stack.enter_context(open_kb(own_id, settings=settings))
     index = kb.backup.pack_index()
+    manifest, content = index.manifest, index.content
     paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    others = index.manifest.documents - len(kb.existing_ids(paths)) if index.manifest.documents else 0
+    others = manifest.documents - len(kb.existing_ids(paths)) if manifest.documents else 0
     if others:
-        observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
-    return _describe_index(index, kb.backup.read_packed)
+        observer.say(f"the index also holds documents that are not in {folder}: {others:,}")
+    packaged = PackagedIndex(
+        kb_id=manifest.kb_id,
+        manifest_version=manifest.number,
+        embedder=manifest.embedder,
+        dimension=manifest.dimension,
+        documents=manifest.documents,
+        chunks=manifest.rows,
+        shards=len(manifest.shards),
+    )
+    sha256 = hashlib.sha256(content).hexdigest()
+    listed = {INDEX_MANIFEST: IndexFile(len(content), sha256, lambda: (content,))}
+    for file in index.files:
+        read = functools.partial(kb.backup.read_packed, file)
+        listed[f"{INDEX_FOLDER}/{file.name}"] = IndexFile(file.size_bytes, file.sha256, read)
+    return packaged, listed
 
 
-def _sync_folder(settings: Settings, folder: Path, kb_id: str, *, is_own: bool) -> None:
-    """Bring the KB of a folder in line with it. Raises E014 when it cannot be read, or is not the folder of this KB."""
-    from pair.kb.sync import SyncService  # noqa: PLC0415
+def _sync_folder(settings: Settings, folder: Path, kb_id: str, observer: Observer, *, is_own: bool) -> None:
+    """Sync the KB of a folder. Raises E014 if the folder cannot be read, or belongs to another KB."""
+    from pair.kb.sync import SilentSyncObserver, SyncService  # noqa: PLC0415
 
     check_kb_id(kb_id)
     if (kb_id == DEFAULT_KB) != is_own:
@@ -177,16 +202,18 @@ def _sync_folder(settings: Settings, folder: Path, kb_id: str, *, is_own: bool) 
             str(folder), f"the knowledge base {DEFAULT_KB} is that of {settings.kb.sources_dir}, and of no other folder"
         )
     wanted = settings if kb_id == DEFAULT_KB else _settings_for(settings, folder, kb_id)
-    report = SyncService(wanted, kb_id=kb_id).sync()
+    shown = observer if isinstance(observer, SyncObserver) else SilentSyncObserver()
+    report = SyncService(wanted, kb_id=kb_id, observer=shown).sync()
     if report.errors:
         raise errors.cannot_package(str(folder), report.errors[0])
 
 
 def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
-    """Return settings to sync one folder: without links or a model, with its state beside that of the project."""
+    """Return settings to sync one folder: without links or a model, with the state beside that of the project."""
     place = files.expand_path(settings.kb.index_cache_path).parent / "packages" / kb_id
     kb = dataclasses.replace(
         settings.kb,
+        collections={},
         sources_dir=str(folder),
         links_file_path=str(place / "links.txt"),
         index_path=str(place / "index.txt"),
@@ -199,28 +226,11 @@ def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
     return dataclasses.replace(settings, kb=kb, ai=ai, named=named)
 
 
-def _describe_index(index: "PortableIndex", read: "Callable[[PortableFile], Iterator[bytes]]") -> IndexToPackage:
-    manifest, content = index.manifest, index.content
-    packaged = PackagedIndex(
-        kb_id=manifest.kb_id,
-        manifest_version=manifest.number,
-        embedder=manifest.embedder,
-        dimension=manifest.dimension,
-        documents=manifest.documents,
-        chunks=manifest.rows,
-        shards=len(manifest.shards),
-    )
-    listed = {file.name: IndexFile(file.size_bytes, file.sha256, functools.partial(read, file)) for file in index.files}
-    sha256 = hashlib.sha256(content).hexdigest()
-    listed[INDEX_MANIFEST.removeprefix(f"{INDEX_FOLDER}/")] = IndexFile(len(content), sha256, lambda: (content,))
-    return IndexToPackage(packaged, listed)
-
-
 # ── opening ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
-    """Open the KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
+    """Open the KB in a package for reading. Raises E009, E012, E207. A query with another embedder raises E304."""
     from pair.blobs.zip_store import open_zip_store  # noqa: PLC0415 - loads the engine
     from pair.engine.format.manifest import from_bytes  # noqa: PLC0415
     from pair.engine.maintenance.merge_package import find_name_in_index  # noqa: PLC0415

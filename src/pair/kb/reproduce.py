@@ -1,7 +1,7 @@
-"""Repeat the retrieval of a stored answer, and tell whether its passages are found again.
+"""Repeat the retrieval of a stored answer, and report whether its passages are found again.
 
 Invariants
-    The retrieval runs in the version that the answer names, as far as that is kept; else in the current one.
+    The retrieval runs in the version that the answer names if that is kept, else in the current one.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from pair.kb.open import open_kb
 from pair.kb.package_index import open_package
 from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, hash_passage
 from pair.settings import Settings
-from pair.values import MODES
+from pair.values import MODES, SearchOptions
 
 if TYPE_CHECKING:
     from pair.kb.kb import KnowledgeBase
 
 State = Literal["same", "moved", "scored", "changed", "gone", "not_found"]
-"""`moved`: at another rank. `scored`: at the same rank with another score. `changed`: something else stands in its
-place. `gone`: its document is. `not_found`: it is as it was, and others are found before it."""
+"""`moved`: at another rank. `scored`: at the same rank with another score. `changed`: its text changed. `gone`: its
+document was deleted. `not_found`: it is unchanged, but other passages rank higher."""
 
 _MOST_BYTES = 64_000_000
 _MOST_PASSAGES = 1000
@@ -39,9 +39,9 @@ class PassageAgain:
     state: State
     new_rank: int | None = None
     changed_in: int | None = None
-    """The first version with another text in its place."""
+    """The first version with another text at its place."""
     or_before: bool = False
-    """Whether a version that is not kept may have changed it."""
+    """Whether an earlier version that is not kept may have changed it."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {**self.passage.to_json(), "rank": self.rank, "state": self.state}
@@ -60,10 +60,10 @@ class ReproduceReport:
     kb_id: str
     version: int
     is_recorded: bool
-    """Whether this is the version that the answer names."""
+    """Whether `version` is the one that the answer names."""
     passages: tuple[PassageAgain, ...]
     new: tuple[tuple[int, FoundPassage], ...]
-    """Passages that the answer did not have, with their ranks."""
+    """Additional passages, with their ranks."""
 
     @property
     def is_same(self) -> bool:
@@ -83,7 +83,7 @@ class ReproduceReport:
 
 
 def read_answer(path: Path) -> tuple[Retrieval, ...]:
-    """Return how the passages of a stored answer were retrieved. Raises E232, E233, E010."""
+    """Return the retrievals of a stored answer. Raises E232, E233, E010."""
     with files.storage_errors():
         if not path.is_file():
             raise errors.answer_unreadable(str(path), "there is no such file")
@@ -107,7 +107,7 @@ def read_answer(path: Path) -> tuple[Retrieval, ...]:
     except ValueError as fault:
         raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: {fault}") from fault
     if any(item.mode not in MODES or not 0 < item.limit <= _MOST_PASSAGES for item in retrievals):
-        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: mode or limit is none that there is")
+        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: the mode or the limit is not valid")
     return retrievals
 
 
@@ -116,23 +116,24 @@ def reproduce(
 ) -> ReproduceReport:
     """Repeat a retrieval in the version that the answer names, unless another KB, version or package is given.
 
-    Raises E201, E218 for a version that is named here, E304, and what a search raises.
+    Raises E201, E218 for a given version, E304, and the errors of a search.
     """
     with open_package(package, settings) if package is not None else _open(settings, asked, kb_id, at) as kb:
-        hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True)
+        weak = SearchOptions(allow_weak=True)  # as librarians search
+        hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True, options=weak)
         again = {passage.place: (rank, passage) for rank, passage in enumerate(map(FoundPassage.of, hits), 1)}
         recorded = {passage.place for passage in asked.passages}
-        numbers = {number for number in kb.versions.numbers() if asked.manifest_version < number}
-        later = sorted({hits.manifest_version, *(number for number in numbers if number < hits.manifest_version)})
+        first, last = asked.manifest_version, hits.manifest_version
+        later = sorted({last, *(number for number in kb.versions.numbers() if first < number < last)})
         return ReproduceReport(
             asked,
             kb.kb_id,
-            hits.manifest_version,
-            (hits.manifest_version, hits.commit_id) == (asked.manifest_version, asked.commit_id),
+            last,
+            (last, hits.commit_id) == (first, asked.commit_id),
             tuple(
                 _compare_ranks(passage, rank, *again[passage.place])
                 if passage.place in again
-                else _find_change(kb, passage, rank, asked.manifest_version, later)
+                else _find_change(kb, passage, rank, first, later)
                 for rank, passage in enumerate(asked.passages, 1)
             ),
             tuple(passage for place, passage in again.items() if place not in recorded),
@@ -149,7 +150,7 @@ def _open(settings: Settings, asked: Retrieval, kb_id: str | None, at: str | Non
             version = None
             with contextlib.suppress(errors.NotFoundError):
                 version = then.version()
-            # The number alone may be that of another store.
+            # Another store may have the same number.
             if version == (asked.manifest_version, asked.commit_id):
                 yield then
                 return
@@ -166,12 +167,12 @@ def _compare_ranks(passage: FoundPassage, rank: int, new_rank: int, again: Found
 def _find_change(
     kb: "KnowledgeBase", passage: FoundPassage, rank: int, recorded: int, later: Sequence[int]
 ) -> PassageAgain:
-    """Find the first version with another text in the place of a passage."""
+    """Find the first version with another text at the place of a passage."""
     known = recorded
     for number in later:
         try:
             text = kb.versions.text_at(number, passage.document_id)
-        except errors.NotFoundError:  # deleted since it was listed
+        except errors.NotFoundError:  # the version was deleted
             continue
         if text is None or hash_passage(text[passage.start : passage.end]) != passage.sha256:
             state: State = "gone" if text is None else "changed"

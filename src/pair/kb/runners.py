@@ -1,13 +1,14 @@
 """Runners of a bulk load: workers that are processes of this machine, or tasks of a Ray cluster.
 
-A process reads tasks from a socket and answers with what it built, or with an error. It ends with the driver.
-Ray is that of a cluster, or is started on this machine for one load.
+A process reads tasks from a socket and answers with the built part or an error. It ends with the driver.
+Ray runs in a cluster, or is started on this machine for one load.
 Invariants
-    A process has one task at a time, so that it is known which task it died on.
+    A process has one task at a time, so that the task of a dead process is known.
 """
 
 import contextlib
 import gc
+import itertools
 import logging
 import os
 import queue
@@ -36,33 +37,33 @@ _DYING_SECONDS = 5
 # Libraries that would start a thread on each core.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _LEAST_OBJECT_BYTES = 80 << 20
-"""The least memory that Ray wants for objects."""
-_PARTS_UNDER_WAY = 2
-"""For each worker of Ray: one that is built, and one that waits."""
+"""The least memory that Ray accepts for objects."""
+_PARTS_PER_WORKER = 2
+"""For each worker of Ray: one part that is built, and one that waits."""
 _SHARED_CACHE = Path(os.path.realpath(tempfile.gettempdir())) / f"pair-cache-{os.getuid()}"
 _IDLE_SECONDS = 3600.0
-"""How long shards of earlier loads stay on the machine of a worker."""
+"""Keep shards of earlier loads this long on the machine of a worker."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker has to know. It is sent between processes."""
+    """The setup of a worker, which is sent between processes."""
 
     kb_id: str
     settings: "Settings"
-    """With absolute paths: a worker may run in another folder."""
+    """Settings with absolute paths: a worker may run in another folder."""
     cache: str
-    """Folder for shards. Empty for a temporary one on the machine of the worker."""
+    """Folder for shards; empty for a temporary one on the machine of the worker."""
 
 
 # ── processes ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class ProcessRunner:
-    """Starts workers when there is work, and ends them with the context."""
+    """A runner with processes. Starts workers for the first task, and ends them with the block."""
 
     def __init__(self, setup: Setup, workers: int, attempts: int) -> None:
-        """`attempts`: how many workers may die on one task."""
+        """Start nothing yet. `attempts`: how many workers may die on one task."""
         self._setup = setup
         self.workers = workers
         self._attempts = attempts
@@ -105,7 +106,7 @@ class ProcessRunner:
                 worker.begin(ready.popleft())
 
     def _answers(self, ready: "deque[Task]", deaths: dict[int, int], timeout: float | None) -> "Iterator[Built]":
-        """Yield finished tasks; a task whose worker died is next again. Raises errors of workers, and E216."""
+        """Yield finished tasks; repeat a task whose worker died. Raises errors of workers, and E216."""
         busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._running if worker.task}
         for connection in wait(list(busy), timeout):
             worker = busy[connection]
@@ -132,7 +133,7 @@ class _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             code = f"import sys; sys.path[:] = {sys.path!r}; from pair.kb.runners import serve; serve(0)"
-            # Ctrl-C does not reach its own session: the driver decides when it ends.
+            # Ctrl-C does not reach another session: the driver decides when the worker ends.
             self._process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-c", code],
                 stdin=theirs.fileno(),
@@ -149,7 +150,7 @@ class _Worker:
         self._send(task)
 
     def answer(self) -> "Built | errors.PairError | None":
-        """Return the answer; None when the worker died."""
+        """Return the answer; None if the worker died."""
         try:
             answer: Built | errors.PairError = self.connection.recv()
         except (EOFError, OSError):
@@ -158,7 +159,7 @@ class _Worker:
         return answer
 
     def describe_death(self) -> str:
-        """Tell how a worker ended that did not answer."""
+        """Return how a worker ended that did not answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_DYING_SECONDS)
         self.end()
@@ -171,7 +172,7 @@ class _Worker:
         self._process.wait()
 
     def _send(self, value: "Setup | Task") -> None:
-        with contextlib.suppress(OSError):  # it died, and its answer tells so
+        with contextlib.suppress(OSError):  # `answer` reports the death of the worker
             self.connection.send(value)
 
 
@@ -179,10 +180,10 @@ class _Worker:
 
 
 class RayRunner:
-    """Connects with the context, and leaves a cluster as it was found."""
+    """A runner on Ray. Connects with the block, and does not change a cluster."""
 
     def __init__(self, setup: Setup, workers: int, attempts: int) -> None:
-        """`workers`: 0 for as many as the cluster has cores. `attempts`: how many workers may die on one task."""
+        """Connect later. `workers`: 0 for one per core of the cluster. `attempts`: workers that may die on one task."""
         self._setup = setup
         self._wanted = workers
         self._attempts = attempts
@@ -201,10 +202,7 @@ class RayRunner:
         return self
 
     def _start(self) -> None:
-        """Start Ray for this process. It listens on every address of the machine, but only accepts its token.
-
-        The token counts only if it is set before Ray is imported.
-        """
+        """Start Ray for this process. Ray listens on every address, so it gets a token, before it is imported."""
         if "ray" not in sys.modules:
             os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex())
         from pair.kb.open import cores  # noqa: PLC0415 - as in `make_part_builder`
@@ -215,7 +213,7 @@ class RayRunner:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            object_store_memory=_LEAST_OBJECT_BYTES + (self._wanted or cores()) * _PARTS_UNDER_WAY * 2 * part_bytes,
+            object_store_memory=_LEAST_OBJECT_BYTES + (self._wanted or cores()) * _PARTS_PER_WORKER * 2 * part_bytes,
         )
 
     def _ray(self) -> Any:
@@ -228,25 +226,20 @@ class RayRunner:
         self._ray().shutdown()
 
     def expect_work(self) -> None:
-        """Ray starts its processes by itself."""
+        """Do nothing: Ray starts its processes."""
 
     def built(self, tasks: "Iterator[Task]") -> "Iterator[Built]":
         ray = self._ray()
         setup = ray.put(self._setup)
         build: Any = ray.remote(num_cpus=1, max_retries=self._attempts - 1)(_build)
-        under_way: dict[Any, Task] = {}
-        is_planned = False
+        running: dict[Any, Task] = {}
         while True:
-            while not is_planned and len(under_way) < self.workers * _PARTS_UNDER_WAY:
-                task = next(tasks, None)
-                is_planned = task is None
-                if task is not None:
-                    under_way[build.remote(setup, task)] = task
-            if not under_way:
+            for task in itertools.islice(tasks, self.workers * _PARTS_PER_WORKER - len(running)):
+                running[build.remote(setup, task)] = task
+            if not running:
                 return
-            done, _ = ray.wait(list(under_way), num_returns=1)
-            task = under_way.pop(done[0])
-            yield self._answer(done[0], task)
+            [done], _ = ray.wait(list(running), num_returns=1)
+            yield self._answer(done, running.pop(done))
 
     def _answer(self, reference: Any, task: "Task") -> "Built":
         ray = self._ray()
@@ -267,7 +260,7 @@ class RayRunner:
 
 def make_part_builder(setup: Setup) -> "PartBuilder":
     """Return a builder that uses one thread: there are as many workers as cores."""
-    # Loaded after the thread of `serve` listens, so that the driver can send meanwhile.
+    # Loaded after the thread of `serve` listens, so that the driver need not wait to send.
     from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415
     from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
     from pair.engine.write.bulk_load import PartBuilder  # noqa: PLC0415
@@ -292,7 +285,7 @@ def make_part_builder(setup: Setup) -> "PartBuilder":
 
 
 def _open_shared_cache() -> Path:
-    """Return a folder for shards among the temporary files that no other user can write to. Raises E026."""
+    """Return a temporary folder for shards that no other user can write to. Raises E026."""
     with files.storage_errors(), files.open_folder(_SHARED_CACHE, make=True) as descriptor:
         if os.fstat(descriptor).st_uid != os.getuid():
             raise files.foreign_file(_SHARED_CACHE)
@@ -301,8 +294,8 @@ def _open_shared_cache() -> Path:
 
 
 def build_part(task: "Task", builder: "PartBuilder") -> "Built | errors.PairError":
-    """Build one part, and close the shards that were opened for it: the driver evicts merged ones."""
-    gc.disable()  # searching millions of small values for cycles takes a tenth of the time
+    """Build one part, and close the shards that it opened: the driver evicts merged ones."""
+    gc.disable()  # searching millions of small values for cycles takes 10 % of the time
     try:
         return builder.build(task)
     except errors.PairError as fault:
@@ -330,7 +323,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(connection: Connection, received: "queue.SimpleQueue[Any]") -> None:
-    """Receive in a thread, so that a worker ends with its driver also in the middle of a task."""
+    """Receive in a thread, so that a worker ends with its driver even during a task."""
     try:
         while True:
             received.put(connection.recv())

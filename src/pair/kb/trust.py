@@ -1,4 +1,4 @@
-"""Decide whom to trust: callers of a server by their credentials, and files of a folder by the record of the user."""
+"""Trust: in the callers of a server by their credentials, and in the files of a folder by the trust store."""
 
 import contextlib
 import hashlib
@@ -28,14 +28,14 @@ _JWKS_SECONDS = 5.0
 
 
 def key_file(settings: Settings) -> KeyFile:
-    """Open the keys file. One that the user did not name counts only with bytes that the trust store knows."""
+    """Open the keys file. A file that the user did not name counts only if the trust store knows its bytes."""
     path = files.expand_path(settings.server.keys_file)
     trust = TrustedFile(TrustStore(), path) if _needs_trust(settings) else None
     return KeyFile(path, SystemClock(), secrets.token_hex, trust)
 
 
 def _needs_trust(settings: Settings) -> bool:
-    """Tell whether the keys file is at a place in the folder that the user did not name."""
+    """Tell whether the keys file is in the folder and was not named by the user."""
     name = "server.keys_file"
     is_named = name in settings.named and name not in settings.from_folder
     return not is_named and not files.expand_path(settings.server.keys_file).is_absolute()
@@ -43,7 +43,7 @@ def _needs_trust(settings: Settings) -> bool:
 
 @dataclass(frozen=True)
 class FolderKeys:
-    """The keys file of the folder, as it was read."""
+    """The keys file of the folder."""
 
     path: Path
     sha256: str
@@ -57,17 +57,17 @@ class FolderKeys:
 
 @dataclass(frozen=True)
 class Review:
-    """What a folder asks for, with the hashes of the bytes that were looked at."""
+    """The files of a folder that need trust, with the hashes of the bytes that were read."""
 
     folder: str
     config: FolderConfig | None
     keys: FolderKeys | None
     unread: tuple[str, ...] = ()
-    """Configurations that are there and do not count, because another comes first."""
+    """Configurations that do not count, because another one comes first."""
 
     @property
     def pending(self) -> "list[FolderConfig | FolderKeys]":
-        """What does not count in full yet."""
+        """The files that are not fully trusted yet."""
         config = [self.config] if self.config is not None and self.config.ignored else []
         return [*config, *([self.keys] if self.keys is not None and not self.keys.is_trusted else [])]
 
@@ -84,9 +84,15 @@ class Review:
 
 
 def review(config_path: str | None = None) -> Review:
-    """Look at the current folder. Raises E403 when there is nothing to trust, E401, E010."""
+    """Read the files of the current folder. Raises E403 if there is nothing to trust, E401, E010."""
     folder = os.path.realpath(os.curdir)
-    config, keys = read_folder_config(config_path), _folder_keys(config_path)
+    config, keys, path = read_folder_config(config_path), None, _keys_path(config_path)
+    if path is not None and path.exists():
+        with files.storage_errors():
+            content = path.read_bytes()
+        parsed = tuple(parse_keys(content, path).values())
+        is_trusted = TrustStore().trusts(resolve_place(path), content)
+        keys = FolderKeys(path, hashlib.sha256(content).hexdigest(), parsed, is_trusted)
     if config is None and keys is None:
         raise errors.nothing_to_trust(folder)
     read = config and str(config.path)
@@ -94,33 +100,22 @@ def review(config_path: str | None = None) -> Review:
     return Review(folder, config, keys, unread)
 
 
-def _folder_keys(config_path: str | None) -> FolderKeys | None:
-    path = _keys_path(config_path)
-    if path is None or not path.exists():
-        return None
-    with files.storage_errors():
-        content = path.read_bytes()
-    keys = tuple(parse_keys(content, path).values())
-    is_trusted = TrustStore().trusts(resolve_place(path), content)
-    return FolderKeys(path, hashlib.sha256(content).hexdigest(), keys, is_trusted)
-
-
 def _keys_path(config_path: str | None) -> Path | None:
-    """Return the keys file, if it is one that needs trust."""
+    """Return the path of the keys file if it needs trust."""
     try:
         settings = Settings.load(config_path, on_ignored=lambda text: None)
     except errors.UsageError:
-        return None  # no server starts with such settings
+        return None  # no server starts with these settings
     return files.expand_path(settings.server.keys_file) if _needs_trust(settings) else None
 
 
 def trust(reviewed: FolderConfig | FolderKeys) -> None:
-    """Record the bytes that were reviewed, whatever the file holds by now. Raises E401, E010."""
+    """Trust the reviewed bytes, not those of a file that changed since. Raises E401, E010."""
     TrustStore().record(resolve_place(reviewed.path), reviewed.sha256)
 
 
 def revoke(config_path: str | None = None) -> list[str]:
-    """Forget the files of the current folder; return those that were trusted. Raises E401, E010."""
+    """Remove the files of the current folder from the trust store; return those that were in it. Raises E401, E010."""
     store = TrustStore()
     files_here = [*CONFIG_PLACES, ServerSettings.keys_file, _keys_path(config_path)]
     places = [resolve_place(path) for path in files_here if path is not None]
@@ -130,7 +125,7 @@ def revoke(config_path: str | None = None) -> list[str]:
 
 
 def show_value(request: TrustRequest) -> Any:
-    """Return what a configuration asks for without its credentials."""
+    """Return the requested value of a configuration, without credentials."""
     return _HIDDEN if request.need == "credential" and isinstance(request.value, str) else _redact(request.value)
 
 
@@ -142,39 +137,39 @@ def _redact(value: Any) -> Any:
     return redact_url(value) if isinstance(value, str) else value if isinstance(value, int | float) else str(value)
 
 
-# ── callers of a server ───────────────────────────────────────────────────────────────────────────────
-
-
 def verifier(settings: Settings) -> Callable[[str], Principal] | None:
-    """Return what identifies a credential, and raises E602; None without authentication. Raises E401, E404."""
+    """Return the function that authenticates a credential or raises E602; None without authentication.
+
+    Raises E401, E404.
+    """
     server = settings.server
     if server.auth == "none":
         if not is_loopback(server.host):
             raise errors.settings_invalid(
                 "server.auth",
-                f"{server.host} can be reached from other machines, and nobody would be asked who they are",
+                f"{server.host} can be reached from other machines without authentication",
                 hints=[
-                    "Let keys in: server.auth: keys, then pair keys add NAME",
-                    "Let signed tokens in: server.auth: jwt",
+                    "Require keys: server.auth: keys, then pair keys add NAME",
+                    "Require signed tokens: server.auth: jwt",
                     "Serve this machine only: --host 127.0.0.1",
                 ],
             )
         return None
     if server.auth == "keys":
         keys = key_file(settings)
-        keys.all()  # a server whose keys cannot be read does not start
+        keys.all()  # a server must not start with unreadable keys
         return keys.authenticate
     return token_verifier(settings).authenticate
 
 
 def token_verifier(settings: Settings) -> "TokenVerifier":
-    """Raises E401."""
+    """Return the verifier of signed tokens. Raises E401."""
     from pair.auth.tokens import TokenVerifier  # noqa: PLC0415 - loads cryptography
 
     address = settings.server.jwt_jwks
     url = urlsplit(address)
     if url.netloc and url.scheme != "https" and not is_loopback(url.hostname or ""):
-        raise errors.settings_invalid("server.jwt_jwks", "keys come over https, or from this machine")
+        raise errors.settings_invalid("server.jwt_jwks", "the address must use https, or be on this machine")
 
     def read_jwks() -> bytes:
         if url.netloc:
@@ -186,11 +181,11 @@ def token_verifier(settings: Settings) -> "TokenVerifier":
 
 
 def _download(url: str) -> bytes:
-    """Raises E614."""
+    """Return the document at an address. Raises E614."""
     from pair.network import RequestFault, RetryPolicy  # noqa: PLC0415 - only where keys are at an address
     from pair.web.http_client import HttpClient  # noqa: PLC0415
 
-    # The verifier itself decides when to ask again. The keys come from this address and no other.
+    # No retries: the verifier decides when to read again. No redirects: only this address is trusted.
     client = HttpClient(
         timeout_seconds=_JWKS_SECONDS, retry_policy=RetryPolicy(0, 0), clock=SystemClock(), follow_redirects=False
     )

@@ -1,4 +1,4 @@
-"""Who answers? Librarians: answers with sources and confidence, and hand-over that always ends."""
+"""Librarians: answers with sources and confidence, and delegation that always ends."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pair.librarians.registry import Entry, Registry
     from pair.librarians.rules import Permissions
 
-# Whoever reads settings waits neither for asyncio nor for what is only said between librarians.
+# Loaded late, so that reading settings does not import asyncio and the dispatcher.
 _PLACES = {"ask": "dispatch", "Entry": "registry", "Registry": "registry", "Permissions": "rules"}
 _ELSE = "contract"
 

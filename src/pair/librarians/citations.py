@@ -1,7 +1,7 @@
-"""Citations and retrieval records: where an answer comes from, and enough to find it again.
+"""Citations and retrieval records: the origin of an answer, with enough detail to find it again.
 
-The id of a citation is `KB/DOCUMENT#START-END@HASH`: characters of a document, and the beginning of their hash.
-A citation of a remote librarian has `LIBRARIAN:` before it: the KB is on that librarian's server.
+The id of a citation is `KB/DOCUMENT#START-END@HASH`: a character range of a document and a prefix of its hash.
+A citation from a remote librarian starts with `LIBRARIAN:`, because the KB is on the server of that librarian.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from pair.librarians.contract import Citation, Provenance, Response
 from pair.values import Hit
 
 RETRIEVAL_KEY = "retrieval"
-"""In the metadata of a response: a list, with an entry for each librarian that searched."""
+"""The key in the metadata of a response: a list with one entry for each librarian that searched."""
 
 _ID_HASH_CHARACTERS = 12
 _PASSAGE_HASH_CHARACTERS = 16
@@ -37,7 +37,7 @@ class CitedPlace:
     """The remote librarian whose server has the KB; "" for a local KB."""
 
     def is_still(self, text: str) -> bool:
-        """Return whether this text is what was cited."""
+        """Return whether the text still matches the cited passage."""
         return content_sha256(text).startswith(self.hash_prefix)
 
 
@@ -48,7 +48,7 @@ def content_sha256(text: str) -> str:
 def cite_hits(
     kb_id: str, hits: Iterable[Hit], manifest_version: int, fetched_at: Mapping[str, str]
 ) -> tuple[Citation, ...]:
-    """`fetched_at`: when documents were last fetched, by id."""
+    """Return a citation for each hit. `fetched_at`: when each document was last fetched, by id."""
     citations = []
     for hit in hits:
         digest, last_fetched_at = content_sha256(hit.text), fetched_at.get(hit.document_id, "")
@@ -71,13 +71,14 @@ def cite_hits(
             id=f"{kb_id}/{hit.document_id}#{hit.start}-{hit.end}@{digest[:_ID_HASH_CHARACTERS]}",
             quote=hit.text,
             provenance=provenance,
+            metadata={"lifecycle": hit.lifecycle} if hit.lifecycle else {},
         )
         citations.append(citation)
     return tuple(citations)
 
 
 def parse_citation_id(citation_id: str) -> CitedPlace | None:
-    """Return None for a text that is no id of a citation."""
+    """Parse the id of a citation; return None for any other text."""
     match = _ID.fullmatch(citation_id)
     if match is None:
         return None
@@ -98,7 +99,7 @@ class FoundPassage(msgspec.Struct, frozen=True, rename="camel"):
     start: _Count
     end: _Count
     sha256: str
-    """The beginning of the passage's hash."""
+    """A prefix of the hash of the passage."""
     score: float
 
     @staticmethod
@@ -110,12 +111,12 @@ class FoundPassage(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def place(self) -> tuple[str, int, int, str]:
-        """The identity of the passage, whatever its score."""
+        """The identity of the passage: everything but its score."""
         return self.document_id, self.start, self.end, self.sha256
 
 
 class Retrieval(msgspec.Struct, frozen=True, rename="camel"):
-    """What was searched for and found: enough to search again, and to see what differs."""
+    """The record of a search: enough to run it again and compare the results."""
 
     kb_id: str
     manifest_version: _Count
@@ -132,7 +133,7 @@ class Retrieval(msgspec.Struct, frozen=True, rename="camel"):
 
     @staticmethod
     def from_json(value: Any) -> "Retrieval":
-        """Raises ValueError for any other value."""
+        """Read a record from JSON. Raises ValueError for any other value."""
         try:
             return msgspec.convert(value, Retrieval)
         except msgspec.ValidationError as fault:
@@ -144,14 +145,14 @@ def hash_passage(text: str) -> str:
 
 
 def join_retrievals(metadatas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the metadata of a response that several were merged into; empty where none says how it was found."""
+    """Return the joined retrieval records of merged responses as metadata; empty when there are none."""
     lists = (metadata.get(RETRIEVAL_KEY) for metadata in metadatas)
-    entries = [entry for given in lists if isinstance(given, tuple) for entry in given]  # a delegate may say anything
+    entries = [entry for given in lists if isinstance(given, tuple) for entry in given]  # a delegate may send anything
     return {RETRIEVAL_KEY: entries} if entries else {}
 
 
 def mark_remote(response: Response, librarian_id: str) -> Response:
-    """Return the response of a remote librarian with its KBs named as being there, so that none is looked for here."""
+    """Prefix the KB names in a response with the remote librarian, so that they are not taken for local KBs."""
 
     def mark(citation: Citation) -> Citation:
         provenance = citation.provenance

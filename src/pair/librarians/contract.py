@@ -1,10 +1,10 @@
-"""What a librarian is given and gives back: Librarian, Context, Response, ErrorCode and their JSON.
+"""The input and output of a librarian: Librarian, Context, Response, ErrorCode and their JSON.
 
 Invariants
     Values are frozen all the way down: mappings are read-only copies, lists are tuples.
-    Names in JSON are the specification's; what it does not name is kept in `metadata`.
+    JSON uses the field names of the specification; unknown fields are kept in `metadata`.
 Not here
-    Whether a response is valid: rules.py. Asking: dispatch.py.
+    Validation of responses: rules.py. Calls of librarians: dispatch.py.
 """
 
 import functools
@@ -24,7 +24,7 @@ _NOT_IN_JSON = frozenset({"ai", "on_text"})
 
 
 def freeze(value: Any) -> Any:
-    """Return a copy that nobody can change: mappings are read-only, lists are tuples."""
+    """Return an immutable copy: mappings become read-only, lists become tuples."""
     if type(value) in _IMMUTABLE or value is NO_METADATA:
         return value
     if isinstance(value, (tuple, list)):
@@ -46,7 +46,7 @@ def _containers(kind: Any) -> tuple[str, ...]:
 
 @functools.cache
 def json_names(kind: Any) -> Mapping[str, str]:
-    """Return the name in JSON of each field: the same in camelCase, without the unit of the timeout."""
+    """Return the JSON name of each field: its name in camelCase, without the unit of the timeout."""
     names = {}
     for member in fields(kind):
         first, *others = member.name.removesuffix("_ms").split("_")
@@ -56,7 +56,7 @@ def json_names(kind: Any) -> Mapping[str, str]:
 
 
 class ContractValue:
-    """A value of the contract: frozen all the way down, with a form in JSON."""
+    """A deeply frozen value of the contract that converts to and from JSON."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class ContractValue:
                 object.__setattr__(self, name, freeze(given))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that were given."""
+        """Return the fields that have a value, by their JSON names."""
         kind: Any = type(self)
         written: dict[str, Any] = {}
         for name, json_name in json_names(kind).items():
@@ -82,9 +82,9 @@ class ContractValue:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read the fields by their names in JSON; unknown ones go to `metadata`, and null is not given.
+        """Read the fields by their JSON names; unknown ones go to `metadata`, and null counts as missing.
 
-        Raises ValueError or TypeError for what has another shape.
+        Raises ValueError or TypeError for values of the wrong shape.
         """
         kind: Any = cls
         names = {json_name: name for name, json_name in json_names(kind).items()}
@@ -112,18 +112,18 @@ def _read_nested(value: Any, name: str, kind: "type[ContractValue]") -> Any:
     if name not in _LISTS or (name == "delegate" and isinstance(value, Mapping)):
         return kind.from_json(_mapping(value, name))
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} is no list")
+        raise TypeError(f"{name} is not a list")
     return tuple(kind.from_json(_mapping(item, name)) for item in value)
 
 
 def _mapping(value: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} is no object")
+        raise TypeError(f"{name} is not an object")
     return value
 
 
 class Librarian(Protocol):
-    """Any `async def (query, context=None) -> Response`. It answers, hands over, or says what went wrong."""
+    """Any `async def (query, context=None) -> Response`. It answers, delegates, or returns an error."""
 
     def __call__(self, query: str, context: "Context | None" = None) -> "Awaitable[Response]": ...
 
@@ -156,18 +156,18 @@ _CODES_OF_ERRORS: tuple[tuple[type[error_tree.PairError], ErrorCode], ...] = (
 
 
 def code_of(fault: BaseException) -> ErrorCode:
-    """Return the code for anything that was raised."""
+    """Return the error code for an exception."""
     if isinstance(fault, TimeoutError):
         return ErrorCode.TIMEOUT
     return next((code for kind, code in _CODES_OF_ERRORS if isinstance(fault, kind)), ErrorCode.INTERNAL_ERROR)
 
 
-# ── who ────────────────────────────────────────────────────────────────────────────────────────────
+# ── parties ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class LibrarianInfo(ContractValue):
-    """The card of a librarian: what others may know about it."""
+    """The card of a librarian: its public description."""
 
     id: str
     name: str = ""
@@ -180,7 +180,7 @@ class LibrarianInfo(ContractValue):
 
 @dataclass(frozen=True, slots=True)
 class User(ContractValue):
-    """Who asks, as verified by the server."""
+    """The user who asks, as verified by the server."""
 
     id: str
     email: str = ""
@@ -201,7 +201,7 @@ class TraceContext(ContractValue):
 
 @dataclass(frozen=True, slots=True)
 class Delegate(ContractValue):
-    """A colleague to whom a question may be handed."""
+    """A librarian to which a question may be delegated."""
 
     id: str
     name: str = ""
@@ -213,50 +213,50 @@ class Delegate(ContractValue):
 
 @dataclass(frozen=True, slots=True)
 class Budget(ContractValue):
-    """What one question may still cost, all librarians together."""
+    """What one question may still cost, summed over all librarians."""
 
     calls: int
-    """Calls of librarians."""
+    """The number of librarian calls."""
     tokens: int
-    """Tokens that language models read and write, by estimate."""
+    """The estimated number of tokens that language models read and write."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         return cls(int(value["calls"]), int(value["tokens"]))
 
 
-# ── what is given ──────────────────────────────────────────────────────────────────────────────────
+# ── input ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Context(ContractValue):
-    """What a librarian may know and use besides the question. Everything is optional."""
+    """The context of a question: everything that a librarian may use. Every field is optional."""
 
     librarian: LibrarianInfo | None = None
-    """Who is being asked."""
+    """The librarian that is asked."""
     user: User | None = None
-    """Read from JSON it is a claim: a server replaces it by the user that it verified."""
+    """Only a claim when read from JSON: a server replaces it with the user that it verified."""
     trace: TraceContext | None = None
     delegation_chain: tuple[str, ...] = ()
-    """Whom the question has passed through, the one being asked last."""
+    """The librarians that the question has passed through; the one that is asked comes last."""
     ai: LanguageModel | None = None
     """Not in JSON."""
     available_delegates: tuple[Delegate, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     request_id: str = ""
     timeout_ms: int | None = None
-    """Time left when the question was handed over, in milliseconds."""
+    """The time left when the librarian is called, in milliseconds."""
     budget: Budget | None = None
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
-    """Called with each piece of an answer as it is written. Not in JSON."""
+    """Called with each piece of an answer while the answer is written. Not in JSON."""
 
 
-# ── what is given back ─────────────────────────────────────────────────────────────────────────────
+# ── output ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance(ContractValue):
-    """Enough to find the same passage again, and to see whether it is still the same."""
+    """The origin of a passage: enough to find it again and to detect changes."""
 
     kb_id: str
     document_id: str
@@ -274,7 +274,7 @@ class Provenance(ContractValue):
 
 @dataclass(frozen=True, slots=True)
 class Citation(ContractValue):
-    """What an answer points to: one of `sources` in JSON."""
+    """A passage that an answer cites: one of `sources` in JSON."""
 
     name: str
     url: str = ""
@@ -282,7 +282,7 @@ class Citation(ContractValue):
     relevance: float | None = None
     timestamp: str = ""
     id: str = ""
-    """By which `pair cite` finds the passage."""
+    """The id by which `pair cite` finds the passage."""
     quote: str = ""
     """The passage itself."""
     provenance: Provenance | None = None
@@ -293,11 +293,11 @@ class Citation(ContractValue):
 class DelegateRequest(ContractValue):
     to: str
     query: str = ""
-    """Refined; "" for the same."""
+    """The refined question; "" to delegate the same question."""
     context: Mapping[str, Any] = field(default_factory=dict)
-    """Merged into the metadata that the colleague is given."""
+    """Metadata that is merged into the context of the delegate."""
     fallback: str = ""
-    """Who is asked when `to` cannot answer."""
+    """The librarian that is asked when `to` cannot answer."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -316,14 +316,14 @@ class ErrorInfo(ContractValue):
 
 @dataclass(frozen=True, slots=True)
 class Response(ContractValue):
-    """An answer, a request to ask somebody else, or an error; an answer may come with either."""
+    """An answer, a request to delegate, or an error; an answer may come with either."""
 
     answer: str | None = None
     sources: tuple[Citation, ...] = ()
     confidence: float | None = None
     partial: bool = False
     delegate: DelegateRequest | tuple[DelegateRequest, ...] | None = None
-    """Several are asked together."""
+    """Several delegates are asked in parallel."""
     error: ErrorInfo | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -340,12 +340,12 @@ class Response(ContractValue):
         suggestion: str = "",
         details: Mapping[str, Any] = NO_METADATA,
     ) -> "Response":
-        """Return an error. What is not given is completed from the code when the librarian is asked."""
+        """Return an error response. The dispatcher fills missing fields with defaults for the code."""
         return Response(error=ErrorInfo(code, message, recoverable=recoverable, suggestion=suggestion, details=details))
 
     @staticmethod
     def of_fault(fault: error_tree.PairError) -> "Response":
-        """Return an error of pair in the specification's words."""
+        """Return the error response for an error of pair."""
         return Response.failing(
             code_of(fault),
             fault.message_without("path", "folder"),
@@ -356,14 +356,14 @@ class Response(ContractValue):
 
     @property
     def delegates(self) -> tuple[DelegateRequest, ...]:
-        """All requests, as a tuple."""
+        """The requests of `delegate` as a tuple."""
         if isinstance(self.delegate, tuple):
             return self.delegate
         return () if self.delegate is None else (self.delegate,)
 
 
 _LISTS = frozenset({"availableDelegates", "sources", "delegate"})
-"""In JSON; `delegate` may also be a single one."""
+"""The JSON fields that are lists; `delegate` may also be a single object."""
 _NESTED: dict[type, dict[str, type[ContractValue]]] = {
     Context: {
         "librarian": LibrarianInfo,

@@ -1,11 +1,11 @@
 """Ask a librarian: checks, deadline, delegation, parallel delegation.
 
 Invariants
-    The caller gets a valid Response in time, whatever a librarian does; only cancellation passes through.
-    One question has one deadline, one budget and one chain, which every librarian that works on it shares, also one
-    that is asked by another: so every question ends.
+    The caller gets a valid Response in time, even from a broken librarian; only cancellation passes through.
+    All librarians that work on a question, delegates included, share one deadline, one budget and one chain, so that
+    every question ends.
 Not here
-    What is decided: rules.py. Threads: threads.py.
+    Validation and permissions: rules.py. Threads: threads.py.
 """
 
 import asyncio
@@ -55,13 +55,13 @@ from pair.librarians.rules import (
 from pair.librarians.threads import abandon, in_thread, run_on_loop
 
 GRACE_SECONDS = 0.05
-"""Time after the deadline for a loop to return what was found until then."""
+"""Time after the deadline for a loop to return the answers found so far."""
 
 MERGE_SECONDS = 0.05
-"""The most that the deadline of a parallel delegate lies before that of the librarian that delegates."""
+"""Maximum time between the deadline of a parallel delegate and that of the delegating librarian."""
 
 CHARACTERS_PER_TOKEN = 4
-"""An estimate for prose in European languages."""
+"""Characters per token: an estimate for prose in European languages."""
 
 _AUDIT = logging.getLogger("pair.audit")
 _LOGGER = logging.getLogger(__name__)
@@ -70,11 +70,11 @@ _now = SystemClock().monotonic
 
 @functools.cache
 def _time_out() -> Response:
-    return Response.failing(ErrorCode.TIMEOUT, "There was no answer in time")
+    return Response.failing(ErrorCode.TIMEOUT, "The librarian did not answer in time")
 
 
 class Question:
-    """The state that all calls for one question share, and the calls and tokens that it may still cost."""
+    """The state that all calls for one question share, with its remaining calls and tokens."""
 
     def __init__(self, registry: Registry, context: Context, seconds: float) -> None:
         settings = registry.settings
@@ -83,12 +83,12 @@ class Question:
         self.ends_at = self.began_at + seconds
         self.calls_left = min(given.calls, settings.max_calls)
         self.tokens_left = min(given.tokens, settings.max_tokens)
-        """Below zero when a reply was longer than the rest."""
+        """Negative when a reply used more tokens than were left."""
         self._lock = threading.Lock()
         self.user = context.user
         self.request_id = context.request_id or registry.request_ids()
         self.answers: list[Response] = []
-        """Answers to the question itself, so far."""
+        """The answers to the question itself so far."""
         self.running: set[Call] = set()
         self.is_open = True
 
@@ -98,7 +98,7 @@ class Question:
             return self.calls_left >= 0
 
     def take_tokens(self, count: int) -> bool:
-        """Take all of them, or none."""
+        """Reserve all of the tokens, or none of them."""
         with self._lock:
             is_enough = self.tokens_left >= count
             if is_enough:
@@ -112,7 +112,7 @@ class Question:
 
 
 class MeteredModel:
-    """A model whose tokens the question pays. Raises E306 instead of asking when too few are left."""
+    """A model whose tokens count against the question. Raises E306 when too few are left."""
 
     def __init__(self, model: LanguageModel, question: Question) -> None:
         self.model = model
@@ -148,7 +148,7 @@ class MeteredModel:
         return telemetry.span(telemetry.CHAT, self.model.name, attributes={telemetry.REQUEST_MODEL: self.model.name})
 
     def _pay(self, instructions: str, text: str) -> None:
-        """Take the tokens of the prompt, and one of the reply."""
+        """Reserve the tokens of the prompt and one for the reply."""
         needed = tokens_of(instructions) + tokens_of(text)
         if not self.question.take_tokens(needed + 1):
             raise errors.model_budget_spent(self.model.name, needed, max(0, self.question.tokens_left))
@@ -160,23 +160,23 @@ def tokens_of(text: str) -> int:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A question on its way to a librarian, and its work there."""
+    """A call of a librarian with a question."""
 
     question: Question
     registry: Registry
     to: str
     query: str
     context: Context
-    """Passed on by the caller: metadata, model, trace, listener."""
+    """The context from the caller: metadata, model, trace, listener."""
     ends_at: float
     path: tuple[tuple[str, Registry | None], ...] = ()
-    """The librarians before this one, each with its registry; None for one elsewhere."""
+    """The librarians before this one, each with its registry; None for one on another server."""
     delegates_to: tuple[str, ...] | None = None
-    """Whom the last of the path may ask; None for everybody."""
+    """The librarians that the last one of the path may ask; None for all."""
     is_final: bool = True
-    """Whether the answer is one to the question itself."""
+    """Whether its response answers the question itself; false for a call from inside a librarian."""
     given: Context = field(default_factory=Context)
-    """What the librarian gets, which it may spoil: nothing is passed on from here but the model and the trace."""
+    """The context for the librarian. A librarian may damage it, so only its model and trace are passed on."""
 
     @property
     def way(self) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ class Call:
     def next(
         self, to: str, query: str, context: Context, *, ends_at: float, registry: Registry | None = None
     ) -> "Call":
-        """Return the call by which this librarian delegates, or asks another one of `registry` itself."""
+        """Return the call with which this librarian delegates or asks a librarian of `registry` directly."""
         return Call(
             question=self.question,
             registry=self.registry if registry is None else registry,
@@ -208,7 +208,7 @@ class Call:
 class CallResult:
     response: Response
     chain: tuple[str, ...]
-    """Ends with the librarian that answered."""
+    """The chain of librarians; the one that answered comes last."""
     is_delegated: bool = False
 
 
@@ -223,10 +223,10 @@ async def ask(
     *,
     timeout: float | None = None,
 ) -> Response:
-    """Ask a librarian and all to whom it delegates. `timeout` is in seconds.
+    """Ask a librarian and its delegates. `timeout` is in seconds.
 
-    Never raises but for cancellation. Asked by a librarian, it is part of the question that librarian works on: it has
-    that question's user, chain and budget, and ends with it.
+    Raises nothing but cancellation. A call from inside a librarian belongs to the question of that librarian: it shares
+    the user, chain, budget and deadline of that question.
     """
     given = Context() if context is None else context
     refused = _refuse_arguments(librarian_id, given, timeout)
@@ -260,7 +260,7 @@ async def _ask_from_outside(
         result = await run_on_loop(lambda: _answer(call), max(0.0, seconds) + GRACE_SECONDS)
     except TimeoutError:
         result = CallResult(_give_up(call), call.way)
-    except Exception as fault:  # noqa: BLE001 - the system has no thread left, for instance
+    except Exception as fault:  # noqa: BLE001 - for instance, the system has no thread left
         result = CallResult(_fault_response(fault), call.way)
     finally:
         question.is_open = False
@@ -271,7 +271,7 @@ async def _ask_from_outside(
 
 
 async def _answer(call: Call) -> CallResult:
-    """Ask a librarian, and all to whom it delegates."""
+    """Ask a librarian and its delegates."""
     refused = _refuse(call)
     if refused is not None:
         return CallResult(_complete_error(refused, call), call.way)
@@ -291,7 +291,7 @@ async def _answer(call: Call) -> CallResult:
 
 
 def _refuse(call: Call) -> Response | None:
-    """Return why the librarian is not called, decided before any work; None when it is."""
+    """Return why the librarian may not be called, before any work is done; None when it may."""
     registry, question = call.registry, call.question
     is_known = call.to in registry
     refused = query_refusal(call.query, registry.settings.max_query_characters) or refusal(
@@ -311,7 +311,7 @@ def _refuse(call: Call) -> Response | None:
     if refused is None and not question.take_call():
         return Response.failing(
             ErrorCode.RATE_LIMITED,
-            "The question has used up the calls of librarians that it may cost",
+            "The question reached its limit of librarian calls",
             suggestion="Ask one of the librarians directly, or raise librarians.max_calls",
         )
     return refused
@@ -331,7 +331,7 @@ def _audit(call: Call, *, is_allowed: bool) -> None:
 
 
 def _prepare(call: Call, span_ids: tuple[str, str] | None) -> Call:
-    """Return the call with the context for the librarian: a new one, made from nothing that it could change."""
+    """Return the call with a new context for the librarian that shares no mutable value with the old one."""
     question, registry, entry, passed = call.question, call.registry, call.librarian.entry, call.context
     model, listener = passed.ai, passed.on_text
     if model is not None and not (isinstance(model, MeteredModel) and model.question is question):
@@ -372,7 +372,7 @@ async def _run_call(call: Call) -> Response:
     loop, running = asyncio.get_running_loop(), call.question.running
     variables = contextvars.copy_context()
     variables.run(_CURRENT.set, call)
-    # asyncio.wait would do, and costs more than all the rest.
+    # asyncio.wait would work too, but costs more than the whole rest of a call.
     outcome: asyncio.Future[Response] = loop.create_future()
     task = loop.create_task(_guard(call, outcome), context=variables)
     timer = loop.call_later(max(0.0, call.ends_at - _now()), _settle, outcome, _time_out())
@@ -386,7 +386,7 @@ async def _run_call(call: Call) -> Response:
         timer.cancel()
         if outcome.cancelled() or not task.done():
             abandon(task)
-    if call in running:  # otherwise it was given up, and its breaker knows
+    if call in running:  # a call that timed out is counted already
         running.discard(call)
         call.librarian.breaker.note(response)
     return response
@@ -398,7 +398,7 @@ def _settle(outcome: asyncio.Future[Response], response: Response) -> None:
 
 
 async def _guard(call: Call, outcome: asyncio.Future[Response]) -> None:
-    """Run a librarian and settle the outcome with a valid response, whatever happens."""
+    """Run a librarian and settle the outcome with a valid response in every case."""
     try:
         response = await _run_librarian(call)
         if call.is_final and response.answer is not None:
@@ -406,7 +406,7 @@ async def _guard(call: Call, outcome: asyncio.Future[Response]) -> None:
     except asyncio.CancelledError:
         outcome.cancel()
         raise
-    except BaseException as fault:  # noqa: BLE001 - whatever a librarian raises is an answer of a kind
+    except BaseException as fault:  # noqa: BLE001 - every exception of a librarian becomes an error response
         response = _fault_response(fault)
     _settle(outcome, response)
 
@@ -427,7 +427,7 @@ async def _run_librarian(call: Call) -> Response:
     return Response.failing(
         ErrorCode.INTERNAL_ERROR,
         f"The librarian broke its contract: {fault}",
-        suggestion="`pair librarians check` says who keeps it",
+        suggestion="Check the librarian: pair librarians check",
     )
 
 
@@ -435,7 +435,7 @@ async def _run_librarian(call: Call) -> Response:
 
 
 async def _delegate(call: Call, delegating: Response) -> CallResult:
-    """Ask those whom a librarian wants to be asked."""
+    """Ask the delegates that a librarian requested."""
     requests = delegating.delegates
     if len(requests) == 1:
         result = replace(await _ask_delegate(call, requests[0], is_alone=True), is_delegated=True)
@@ -450,13 +450,13 @@ async def _delegate(call: Call, delegating: Response) -> CallResult:
 
 
 async def _ask_delegate(call: Call, request: DelegateRequest, *, is_alone: bool) -> CallResult:
-    """Return the delegate's answer, or that of the fallback when there is none."""
+    """Return the answer of the delegate, or that of the fallback when the delegate has none."""
     passed = call.context
     context = Context(
         ai=call.given.ai,
         trace=call.given.trace,
         metadata={**passed.metadata, **request.context} if request.context else passed.metadata,
-        on_text=passed.on_text if is_alone else None,  # two texts at once cannot be told apart
+        on_text=passed.on_text if is_alone else None,  # a listener cannot separate two streams of text
     )
     query = request.query if request.query.strip() else call.query
     reserved = FALLBACK_SHARE * (call.ends_at - _now()) if request.fallback else 0.0
@@ -467,13 +467,13 @@ async def _ask_delegate(call: Call, request: DelegateRequest, *, is_alone: bool)
         fallback = await (_answer(second) if is_alone else _answer_apart(second))
         if fallback.response.error is None:
             return fallback
-        # The error is that of the delegate; the fallback may have left an answer.
+        # Report the error of the delegate; keep an answer of the fallback.
         result = replace(result, response=restore_answer(result.response, fallback.response))
     return result
 
 
 async def _answer_apart(call: Call) -> CallResult:
-    """Ask on another event loop, so that a librarian that blocks holds up neither its siblings nor the fallback."""
+    """Ask on another event loop, so that a blocking librarian delays neither its siblings nor the fallback."""
     reserve = min(MERGE_SECONDS, max(0.0, call.ends_at - _now()) / 10)
     call = replace(call, ends_at=call.ends_at - reserve)
     try:
@@ -505,13 +505,13 @@ async def _aggregate(call: Call, responses: Sequence[Response], how: Aggregation
     model = call.given.ai
     if how == "blend" and model is not None and sum(map(is_answered, responses)) > 1:
         reply = in_thread(functools.partial(model.reply, BLEND_INSTRUCTIONS, build_blend_prompt(call.query, responses)))
-        with contextlib.suppress(Exception):  # merged without a model
+        with contextlib.suppress(Exception):  # fall back to a merge without a model
             return merge_blend(await asyncio.wait_for(reply, max(0.0, call.ends_at - _now())), responses)
     return merge_responses(responses, how)
 
 
 def _list_visited(path: Iterable[tuple[str, Registry | None]], registry: Registry) -> list[str]:
-    """Return those of a path that this registry means: another one may use the same name for another librarian."""
+    """Return the librarians of a path that belong to this registry; another registry may reuse their names."""
     return [librarian_id for librarian_id, owner in path if owner is None or owner is registry]
 
 
@@ -520,15 +520,15 @@ def _list_visited(path: Iterable[tuple[str, Registry | None]], registry: Registr
 
 def _refuse_arguments(librarian_id: object, context: object, timeout: object) -> Response | None:
     if not isinstance(librarian_id, str):
-        return Response.failing(ErrorCode.NOT_FOUND, f"A {type(librarian_id).__name__} is no id of a librarian")
+        return Response.failing(ErrorCode.NOT_FOUND, f"A {type(librarian_id).__name__} is not the id of a librarian")
     if timeout is not None and not is_number(timeout):
-        return Response.failing(ErrorCode.INVALID_QUERY, "The timeout is no number of seconds")
+        return Response.failing(ErrorCode.INVALID_QUERY, "The timeout is not a number of seconds")
     fault = fault_of_context(context)
     return Response.failing(ErrorCode.INVALID_QUERY, f"The context cannot be used: {fault}") if fault else None
 
 
 def _stamp(result: CallResult, question: Question) -> Response:
-    """Add who answered, by which way, and how long it took."""
+    """Add the librarian that answered, the delegation chain and the time it took."""
     about = {
         "librarian": result.chain[-1],
         "delegationChain": result.chain,
@@ -540,7 +540,7 @@ def _stamp(result: CallResult, question: Question) -> Response:
 
 
 def _complete_error(response: Response, call: Call) -> Response:
-    """Add to an error the librarian, the query, whether asking again may help, and a suggestion."""
+    """Complete an error with the librarian, the query, a suggestion and whether a retry may help."""
     error = response.error
     if error is None:
         return response
@@ -556,7 +556,7 @@ def _complete_error(response: Response, call: Call) -> Response:
 
 
 def _give_up(call: Call) -> Response:
-    """Return TIMEOUT with the answers that there are, when the loop of the question is blocked."""
+    """Return TIMEOUT with the answers found so far, for a question whose event loop is blocked."""
     response = _time_out()
     _blame(tuple(call.question.running))
     answers = [replace(answer, delegate=None, error=None) for answer in tuple(call.question.answers)]
@@ -566,14 +566,14 @@ def _give_up(call: Call) -> Response:
 
 
 def _blame(calls: Iterable[Call]) -> None:
-    """Count the timeout against librarians that were at work and gave nothing back."""
+    """Count the timeout as a failure of the librarians that were still running."""
     for call in calls:
         call.question.running.discard(call)
         call.librarian.breaker.note(_time_out())
 
 
 def _fault_response(fault: BaseException) -> Response:
-    """Return the error for anything raised, even if its text cannot be had or it only looks like one of ours."""
+    """Return the error response for an exception, even if its text cannot be read or its fields are invalid."""
     with contextlib.suppress(BaseException):
         if isinstance(fault, PairError):
             response = Response.of_fault(fault)

@@ -1,7 +1,7 @@
-"""Librarians by name, with the terms under which each is asked, and a circuit breaker for each.
+"""Librarians by name, each with its permissions, limits and circuit breaker.
 
 Invariants
-    A registry does not change.
+    A registry is immutable.
 """
 
 import functools
@@ -24,7 +24,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_CACHED = 256
 
 Function: TypeAlias = Callable[..., Awaitable[Response]]
-"""A `Librarian`, or one that leaves out the context."""
+"""A `Librarian`; the context parameter is optional."""
 
 
 FAILURES = frozenset(
@@ -37,13 +37,14 @@ FAILURES = frozenset(
         ErrorCode.DELEGATION_FAILED,
     }
 )
-"""Every response with such an error counts, raised or not; errors of the caller do not."""
+"""The codes that count as failures of the librarian, raised or returned; errors of the caller do not count."""
 
 
 class CircuitBreaker:
-    """Closed, open or half-open: half-open after a while, then successes close it and one failure opens it again.
+    """A circuit breaker: closed, open or half-open.
 
-    May be used from several threads at once.
+    An open breaker becomes half-open after a pause. Then successes close it, and one failure opens it again.
+    Safe to use from several threads.
     """
 
     def __init__(self, settings: LibrariansSettings, clock: Clock) -> None:
@@ -61,7 +62,7 @@ class CircuitBreaker:
             return self._state(self._clock.monotonic())
 
     def refusal(self) -> Response | None:
-        """Return why the librarian is not asked now; None when it may be."""
+        """Return an error while the breaker is open; None when the librarian may be asked."""
         with self._lock:
             if self._open_until is None:
                 return None
@@ -70,14 +71,14 @@ class CircuitBreaker:
             return None
         return Response.failing(
             ErrorCode.SERVICE_UNAVAILABLE,
-            "It failed too often of late, and is not asked for a while",
+            "The librarian failed too often recently, so its circuit breaker is open",
             recoverable=True,
-            suggestion="Try again later, or ask somebody else",
+            suggestion="Try again later, or ask another librarian",
             details={"retryAfter": max(1, round(seconds))},
         )
 
     def note(self, response: Response) -> None:
-        """Count a response of the librarian."""
+        """Count a response of the librarian as success or failure."""
         failed = response.error is not None and response.error.code in FAILURES
         with self._lock:
             now = self._clock.monotonic()
@@ -119,31 +120,31 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A librarian, and under which terms it is asked."""
+    """A librarian with its card, permissions and limits."""
 
     librarian: Function
     card: LibrarianInfo | None = None
-    """None: the name is the id, the description is the first line of its docstring."""
+    """None: the name is the id, and the description is the first line of the docstring."""
     permissions: Permissions = field(default_factory=Permissions)
     timeout_seconds: float | None = None
-    """Its own limit; that of the question counts besides."""
+    """The time limit of this librarian. The limit of the question applies too."""
     delegates_to: tuple[str, ...] | None = None
-    """Whom it may ask; None for everybody."""
+    """The librarians that it may ask; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredLibrarian:
-    """An entry with all that is needed to ask."""
+    """An entry that is ready to be asked."""
 
     card: LibrarianInfo
     entry: Entry
     breaker: CircuitBreaker
     gets_context: str
-    """How: "positional", "keyword", or "" for a librarian that takes the question only."""
+    """How it takes the context: "positional", "keyword", or "" if it takes only the question."""
 
 
 class Registry:
-    """Librarians by id. May be used from several threads at once."""
+    """Librarians by id. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class Registry:
         return len(self._librarians)
 
     def __getitem__(self, librarian_id: str) -> RegisteredLibrarian:
-        """Raises KeyError."""
+        """Return a librarian by id. Raises KeyError."""
         return self._librarians[librarian_id]
 
     def cards(self) -> tuple[LibrarianInfo, ...]:
@@ -192,7 +193,7 @@ class Registry:
     def delegates_for(
         self, user: User | None, visited: Sequence[str], delegates_to: tuple[str, ...] | None = None
     ) -> tuple[Delegate, ...]:
-        """Return whom a librarian may ask in the name of a user: none that was asked before."""
+        """Return the librarians that may be asked for a user, without those in `visited`."""
         key = (None if user is None else (user.teams, user.roles), delegates_to)
         permitted = self._delegates.get(key)
         if permitted is None:

@@ -1,9 +1,9 @@
-"""A librarian behind HTTP, with the same contract: deadline, chain, budget and trace are passed on.
+"""A librarian behind HTTP that passes on the deadline, chain, budget and trace of a question.
 
 Invariants
-    The body does not say who asks: the other side believes its own credential only.
-    No redirect is followed, so the credential goes to the endpoint and nowhere else.
-    Citations name the librarian before the KB: what they point to is on its server.
+    The body does not name the user: the server trusts only the credential.
+    Redirects are not followed, so that the credential is sent to the endpoint only.
+    Ids of citations start with the librarian, because the KB is on its server.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class RemoteLibrarian:
         self.endpoint = endpoint
         self._token = token
         self._timeout_seconds = timeout_seconds
-        # Connections belong to the loop they were made on.
+        # A connection is bound to the event loop that opened it.
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = (
             weakref.WeakKeyDictionary()
         )
@@ -76,7 +76,7 @@ class RemoteLibrarian:
         finally:
             await answer.aclose()
         if body is None:
-            return self._fail(ErrorCode.DATA_SOURCE_ERROR, "gave an answer that is too long or encoded")
+            return self._fail(ErrorCode.DATA_SOURCE_ERROR, "sent an answer that is too long or encoded")
         return self._parse(answer.status_code, body)
 
     def _parse(self, status: int, body: bytes) -> Response:
@@ -91,7 +91,7 @@ class RemoteLibrarian:
         except (ValueError, TypeError, RecursionError):
             if status != 200:
                 return self._fail_by_status(status)
-            return self._fail(ErrorCode.DATA_SOURCE_ERROR, "gave an answer that is not understood")
+            return self._fail(ErrorCode.DATA_SOURCE_ERROR, "sent an answer that cannot be read")
         return self._fail_by_status(status) if status != 200 and response.error is None else response
 
     def _fail_by_status(self, status: int, message: str = "") -> Response:
@@ -110,7 +110,7 @@ class RemoteLibrarian:
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
-            "accept-encoding": "identity",  # so that the bytes that are counted are those that are read
+            "accept-encoding": "identity",  # so that the limit applies to the bytes that are read
         }
         if self._token:
             headers["authorization"] = f"Bearer {self._token}"
@@ -121,7 +121,7 @@ class RemoteLibrarian:
 
 
 def _build_body(query: str, context: Context) -> bytes:
-    """Leave out who asks, the local delegates, and this librarian, which the other side adds to the chain."""
+    """Return the request body without the user, the local delegates and this librarian, which the server adds."""
     passed_on = replace(
         context, librarian=None, user=None, available_delegates=(), delegation_chain=context.delegation_chain[:-1]
     )
@@ -132,7 +132,7 @@ def _build_body(query: str, context: Context) -> bytes:
 
 
 async def _read_body(answer: httpx2.Response) -> bytes | None:
-    """Return None for a body that is too long or encoded."""
+    """Return the body; None when it is too long or encoded."""
     if answer.headers.get("content-encoding", "identity") != "identity":
         return None
     body = bytearray()

@@ -1,4 +1,4 @@
-"""Which responses are valid, who may be asked, how a response is tidied, and how several are merged. Pure."""
+"""Pure rules: validation of responses, permissions, normalisation and merging of responses."""
 
 import json
 import math
@@ -44,7 +44,7 @@ DEFAULT_ADVICE: Mapping[ErrorCode, tuple[str, bool]] = {
     ErrorCode.AI_UNAVAILABLE: ("Check the model server, then ask again: pair doctor", True),
     ErrorCode.DATA_SOURCE_ERROR: ("Check the knowledge base: pair doctor", True),
 }
-"""For each code, a suggestion and whether asking again may help, where the error itself does not say."""
+"""The default suggestion for each code, and whether a retry may help."""
 
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]*_]*(?=\s)|[。！？]|\n(?=\s*\n)")  # noqa: RUF001
 _MARKS = re.compile(r"(?<![\w\]])\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\](?!\()")
@@ -54,7 +54,7 @@ _MARKS = re.compile(r"(?<![\w\]])\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\](?!\()")
 
 
 def is_share(value: object) -> bool:
-    """Return whether this is a real number from 0 to 1. True is no number here."""
+    """Return whether this is a real number from 0 to 1; booleans do not count as numbers."""
     return is_number(value) and 0 <= value <= 1  # type: ignore[operator]
 
 
@@ -110,11 +110,11 @@ _FIELDS: Mapping[type, Mapping[str, tuple[tuple[type, ...] | Callable[[object], 
         "request_id": _TEXT,
     },
 }
-"""The types of each field, or whether a value is right; and what to say of another value."""
+"""For each field, its types or a check, and the text for an invalid value."""
 
 
 def fault_of(given: object) -> str | None:
-    """Return what is wrong with a value that a librarian gave back; None for a valid Response."""
+    """Return what is wrong with the value that a librarian returned; None for a valid Response."""
     if not isinstance(given, Response):
         return f"it gave back {_kind(given)} and no Response"
     parts: list[tuple[str, object, type]] = [("", given, Response)]
@@ -130,7 +130,7 @@ def fault_of(given: object) -> str | None:
 
 
 def fault_of_context(given: object) -> str | None:
-    """Return what is wrong with the context of a question; None when all is as it should be."""
+    """Return what is wrong with the context of a question; None for a valid context."""
     return _find_fault("context.", given, Context)
 
 
@@ -140,19 +140,19 @@ def _find_fault(path: str, value: object, kind: type) -> str | None:
     for name, (check, otherwise) in _FIELDS[kind].items():
         given = getattr(value, name)
         if not (isinstance(given, check) if isinstance(check, tuple) else check(given)):
-            # Only a plain value is shown: another one may be hostile.
+            # Only plain values are shown: the repr of another object may run hostile code.
             shown = repr(given)[:60] if type(given) in {str, int, float, bool} else _kind(given)
             return f"{path}{json_names(kind)[name]} is {shown}: {otherwise}"
     return None
 
 
 def _kind(value: object) -> str:
-    """Name the type without asking the value itself, which may be hostile."""
+    """Name the type of a value without calling a method of the value, which may be hostile."""
     return "None" if value is None else f"a {type(value).__name__}"
 
 
 def query_refusal(query: object, max_characters: int) -> Response | None:
-    """Return why this is no question; None when it is one."""
+    """Return an error for an invalid question; None for a valid one."""
     if not isinstance(query, str):
         return Response.failing(ErrorCode.INVALID_QUERY, f"The question is {_kind(query)} and no text")
     if not query.strip():
@@ -166,26 +166,26 @@ def query_refusal(query: object, max_characters: int) -> Response | None:
     return None
 
 
-# ── who may be asked ───────────────────────────────────────────────────────────────────────────────
+# ── permissions ───────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Who may ask a librarian: everybody, or its team, other teams, and roles."""
+    """Who may ask a librarian: every caller, or its team, allowed teams and allowed roles."""
 
     public: bool | None = None
     """None: public, unless teams or roles are named."""
     allowed_teams: tuple[str, ...] = ()
     allowed_roles: tuple[str, ...] = ()
     sensitive: bool = False
-    """Write every question, also a refused one, to the log `pair.audit`."""
+    """Log every question to `pair.audit`, even a refused one."""
 
     @property
     def is_public(self) -> bool:
         return self.public if self.public is not None else not (self.allowed_teams or self.allowed_roles)
 
     def allow(self, user: User | None, team: str) -> bool:
-        """Return whether a user may ask a librarian of `team`, which may always ask it."""
+        """Return whether a user may ask a librarian of `team`. Members of the team always may."""
         if self.is_public:
             return True
         if user is None:
@@ -202,28 +202,28 @@ def refusal(
     max_depth: int,
     is_allowed: bool | None,
 ) -> Response | None:
-    """Return why a question may not reach the last librarian of its way, decided before any work; None when it may.
+    """Return why a question may not reach the last librarian of its chain, before any work is done; None when it may.
 
-    `visited`: whom that librarian may not be. `delegates_to`: whom the one before it may ask; None for everybody.
-    `is_allowed`: whether the user may ask it; None when there is no such librarian.
+    `visited`: librarians that were asked before. `delegates_to`: librarians that the previous one may ask; None for
+    all. `is_allowed`: whether the user may ask the librarian; None when it does not exist.
     """
     *chain, to = way
     if is_allowed is None:
         return Response.failing(
             ErrorCode.NOT_FOUND,
             f"There is no librarian {to!r}",
-            suggestion="`pair librarians list` shows who there is",
+            suggestion="List the librarians: pair librarians list",
         )
     if to in visited:
         return Response.failing(ErrorCode.LOOP_DETECTED, f"The question came back to {to}: {' → '.join(way)}")
     if len(chain) > max_depth:
         return Response.failing(
             ErrorCode.MAX_DEPTH_EXCEEDED,
-            f"The question was handed on more than {max_depth} times: {' → '.join(way)}",
+            f"The question was delegated more than {max_depth} times: {' → '.join(way)}",
             suggestion="Ask one of the last librarians directly",
         )
     if delegates_to is not None and to not in delegates_to:
-        return Response.failing(ErrorCode.UNAUTHORIZED, f"{chain[-1]} may not hand over to {to}")
+        return Response.failing(ErrorCode.UNAUTHORIZED, f"{chain[-1]} may not delegate to {to}")
     if not is_allowed:
         return Response.failing(
             ErrorCode.UNAUTHORIZED,
@@ -237,9 +237,10 @@ def refusal(
 
 
 def tidy_response(response: Response) -> Response:
-    """Apply the specification; marks `[n]` in the answer follow their sources.
+    """Normalise a response as the specification says.
 
-    Partial below 0.6, sources once each and the most relevant first, answers of bounded length.
+    An answer below a confidence of 0.6 is partial. Each source is listed once, the most relevant first, and marks `[n]`
+    in the answer are renumbered. A long answer is cut.
     """
     if response.answer is None and not response.sources:
         return response
@@ -259,7 +260,7 @@ def tidy_response(response: Response) -> Response:
 
 
 def order_sources(sources: Sequence[Citation]) -> tuple[tuple[Citation, ...], tuple[int, ...]]:
-    """Return each source once, the most relevant first; and for each given one, its place in that list."""
+    """Return each source once, the most relevant first, and the new position of each given source."""
     if len(sources) < 2:
         return tuple(sources), tuple(range(len(sources)))
     identities = [_identity(source) for source in sources]
@@ -267,7 +268,7 @@ def order_sources(sources: Sequence[Citation]) -> tuple[tuple[Citation, ...], tu
     for key, source in zip(identities, sources, strict=True):
         if key not in best or _relevance(source) > _relevance(best[key]):
             best[key] = source
-    keys = sorted(best, key=lambda key: -_relevance(best[key]))  # stable: the first given wins a tie
+    keys = sorted(best, key=lambda key: -_relevance(best[key]))  # stable: the earlier source wins a tie
     place = {key: number for number, key in enumerate(keys)}
     return tuple(best[key] for key in keys), tuple(place[key] for key in identities)
 
@@ -279,12 +280,12 @@ def _identity(source: Citation) -> tuple[str, str]:
 
 
 def _relevance(source: Citation) -> float:
-    """Return a value that puts a source without relevance last."""
+    """Return the sort key of a source; one without relevance sorts last."""
     return -math.inf if source.relevance is None else float(source.relevance)
 
 
 def renumber_marks(answer: str, places: Sequence[int]) -> str:
-    """Rewrite the marks `[1]`, `[2, 3]` of an answer, after source n went to `places[n - 1]`."""
+    """Renumber the marks `[1]`, `[2, 3]` of an answer: source n becomes source `places[n - 1]`."""
     if all(place == number for number, place in enumerate(places)):
         return answer
 
@@ -298,7 +299,7 @@ def renumber_marks(answer: str, places: Sequence[int]) -> str:
 
 
 def cut(answer: str, limit: int = MAX_ANSWER_CHARACTERS) -> str:
-    """Cut at the last end of a sentence that fits; in a text without any, between words."""
+    """Cut a text after the last sentence that fits, or between words when no sentence fits."""
     kept = answer[:limit]
     ends = [match.end() for match in _SENTENCE_END.finditer(answer, 0, limit + 1) if match.end() <= limit]
     if ends and ends[-1] >= limit // 4:
@@ -320,7 +321,7 @@ other, say so."""
 
 
 def read_aggregation(response: Response) -> Aggregation:
-    """Return how a librarian that delegates to several wants their answers: `metadata["aggregation"]`."""
+    """Return how to merge the answers of several delegates, from `metadata["aggregation"]`."""
     how = response.metadata.get("aggregation")
     return next((known for known in get_args(Aggregation) if known == how), DEFAULT_AGGREGATION)
 
@@ -332,7 +333,7 @@ def is_answered(response: Response) -> bool:
 def merge_responses(responses: Sequence[Response], how: Aggregation = DEFAULT_AGGREGATION) -> Response:
     """Merge the responses of several librarians, in the order in which they were asked.
 
-    `blend` is `merge-all` here: a model writes the words, see `build_blend_prompt` and `merge_blend`.
+    `blend` works like `merge-all` here. A model writes the text: see `build_blend_prompt` and `merge_blend`.
     """
     best_first = _sort_by_confidence(filter(is_answered, responses))
     if not best_first:
@@ -359,12 +360,15 @@ def _merge_answers(answers: Sequence[Response]) -> Response:
         sources=sources,
         confidence=sum(confidences) / len(confidences) if confidences else None,
         partial=any(answer.partial for answer in answers),
-        metadata=join_retrievals([answer.metadata for answer in answers]),
+        metadata={
+            **join_retrievals([answer.metadata for answer in answers]),
+            **({"outcome": answers[0].metadata["outcome"]} if "outcome" in answers[0].metadata else {}),
+        },
     )
 
 
 def _renumber_all(answers: Sequence[Response]) -> tuple[tuple[Citation, ...], list[str]]:
-    """Return the sources of all answers together, and the answers with marks that point to them."""
+    """Return the sources of all answers in one list, and the answers with marks renumbered to match."""
     sources, places = order_sources([source for answer in answers for source in answer.sources])
     remaining: Iterator[int] = iter(places)
     return sources, [
@@ -373,7 +377,7 @@ def _renumber_all(answers: Sequence[Response]) -> tuple[tuple[Citation, ...], li
 
 
 def _sort_by_confidence(responses: Iterable[Response]) -> list[Response]:
-    """Return the best first; those without confidence last."""
+    """Return the responses by confidence, best first; those without confidence come last."""
     return sorted(
         responses,
         key=lambda response: -1.0 if response.confidence is None else float(response.confidence),
@@ -382,17 +386,17 @@ def _sort_by_confidence(responses: Iterable[Response]) -> list[Response]:
 
 
 def _merge_failures(responses: Sequence[Response]) -> Response:
-    """Return the first error, with whatever answers there are."""
+    """Return the first error together with the partial answers."""
     errors = [response.error for response in responses if response.error is not None]
     if not errors:
-        return Response.failing(ErrorCode.DELEGATION_FAILED, "Nobody was there to answer")
+        return Response.failing(ErrorCode.DELEGATION_FAILED, "No librarian was asked")
     answers = _sort_by_confidence(response for response in responses if response.answer is not None)
     merged = _merge_answers(answers) if answers else Response()
     return replace(merged, error=_merge_errors(errors), partial=merged.answer is not None)
 
 
 def _merge_errors(errors: Sequence[ErrorInfo]) -> ErrorInfo:
-    """Return the first one; under the code DELEGATION_FAILED when they are of different kinds."""
+    """Return the first error; its code is DELEGATION_FAILED when the codes differ."""
     first = errors[0]
     if len(errors) == 1:
         return first
@@ -424,14 +428,14 @@ def _summarise(error: ErrorInfo) -> dict[str, Any]:
 
 
 def restore_answer(failed: Response, earlier: Response) -> Response:
-    """Add to a failed response the answer of an earlier one, where it has none itself."""
+    """Add the answer of an earlier response to a failed response that has none."""
     if earlier.answer is None or failed.answer is not None:
         return failed
     return replace(failed, answer=earlier.answer, sources=earlier.sources, confidence=earlier.confidence, partial=True)
 
 
 def build_blend_prompt(query: str, responses: Sequence[Response]) -> str:
-    """Return the text for the model that blends answers: data only. The instructions are `BLEND_INSTRUCTIONS`."""
+    """Return the prompt with the answers to blend. The instructions are `BLEND_INSTRUCTIONS`."""
     answers = _sort_by_confidence(filter(is_answered, responses))
     _, texts = _renumber_all(answers)
     shown = [{"answer": text, "confidence": answer.confidence} for answer, text in zip(answers, texts, strict=True)]
@@ -439,7 +443,7 @@ def build_blend_prompt(query: str, responses: Sequence[Response]) -> str:
 
 
 def merge_blend(reply: str, responses: Sequence[Response]) -> Response:
-    """Return a model's blend of the answers, with the sources and the confidence that they have together."""
+    """Return the blended answer of a model with the merged sources and confidence of the answers."""
     merged = merge_responses(responses)
     text = clean_reply(reply, [response.answer for response in responses if response.answer])
     return tidy_response(replace(merged, answer=text)) if text else merged

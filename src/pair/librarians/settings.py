@@ -1,4 +1,4 @@
-"""The settings of librarians: how long, how deep and how much one question may cost."""
+"""The settings of librarians: limits of one question and the circuit breaker."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,27 +13,27 @@ Seconds = Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)]
 
 @dataclass(frozen=True)
 class LibrariansSettings:
-    """How long, how deep and how much one question may cost, and when a librarian is left in peace."""
+    """Settings of librarians: the limits of one question, and the circuit breaker."""
 
     entries: tuple[Any, ...] = ()
-    """Who can be asked besides the KB itself: a list of librarians; `librarians` may be that list itself"""
+    """List of librarians in addition to those of the knowledge bases. `librarians` itself can be this list."""
     timeout_seconds: Seconds = 30.0
-    """How long a question may take, with everybody who is asked, when nobody says otherwise"""
+    """Maximum time for a question, including delegations, unless the request sets another."""
     max_depth: Annotated[int, Ge(0), Le(100)] = 5
-    """How often a question may be handed on before somebody must answer"""
+    """Maximum number of times a question is delegated."""
     max_calls: Positive = 50
-    """Librarians that may be asked for one question, all together"""
+    """Maximum number of librarian calls for one question."""
     max_tokens: Positive = 200_000
-    """Tokens that models may read and write for one question, all together; about 4 characters are one"""
+    """Maximum number of model tokens, read and written, for one question. A token is about 4 characters."""
     max_query_characters: Positive = 20_000
-    """A longer question is refused"""
+    """Maximum length of a question."""
     breaker_window_seconds: Seconds = 60.0
-    """How far back failures of a librarian are counted"""
+    """Time window in which the circuit breaker counts failures of a librarian."""
     breaker_min_calls: Positive = 20
-    """With fewer calls in that time a librarian is asked whatever happened"""
+    """Minimum number of calls in the window before the breaker can open."""
     breaker_failure_ratio: Annotated[float, Gt(0), Le(1)] = 0.5
-    """From this share of failures on, a librarian is not asked for a while"""
+    """Open the breaker at this share of failed calls."""
     breaker_open_seconds: Seconds = 60.0
-    """How long it is not asked"""
+    """Time that the breaker stays open before it tries the librarian again."""
     breaker_successes: Positive = 5
-    """How many answers in a row make it trusted again"""
+    """Number of successful calls in a row that close the breaker."""

@@ -1,8 +1,8 @@
 """Daemon threads for librarians: event loops for questions, and plain threads for blocking work.
 
 Invariants
-    A coroutine that blocks its thread holds up nothing else: its caller gets TimeoutError, and the thread is discarded.
-    The blocking work of one owner takes at most its `ThreadShare`; the rest waits and holds up no other work.
+    A coroutine that blocks its thread delays nothing else: its caller gets TimeoutError, and the thread is discarded.
+    The blocking work of one owner uses at most its `ThreadShare`; the rest waits and delays no other work.
     Python can exit while any of this runs, which `asyncio.to_thread` does not allow.
 """
 
@@ -26,17 +26,17 @@ _Result = TypeVar("_Result")
 # ── event loops ────────────────────────────────────────────────────────────────────────────────────
 
 _MAX_LOOPS = 64
-"""Threads alive at once. Beyond that, coroutines share the least busy loop."""
+"""Maximum number of threads. Beyond it, coroutines share the least busy loop."""
 _MAX_IDLE_LOOPS = 8
 _POLL_SECONDS = 0.05
 
 _LOCAL = threading.local()
 _ABANDONED: set[asyncio.Task[Any]] = set()
-"""Cancelled tasks that still run: a loop holds its tasks by weak references only."""
+"""Cancelled tasks that still run. A loop holds only weak references to its tasks."""
 _loops: "list[_LoopThread]" = []
 _lock = threading.Lock()
-"""Guards `_loops`, and how many coroutines run on each."""
-os.register_at_fork(after_in_child=_loops.clear)  # the child has no other thread
+"""Guards `_loops` and the number of coroutines on each."""
+os.register_at_fork(after_in_child=_loops.clear)  # a forked child has no other thread
 
 
 class _LoopThread:
@@ -49,16 +49,16 @@ class _LoopThread:
         threading.Thread(target=self._run, name="pair-loop", daemon=True).start()
 
     def discard(self) -> None:
-        """End when all tasks of the loop have ended."""
+        """Stop the thread when all tasks of the loop have ended."""
         self.is_discarded = True
-        with contextlib.suppress(RuntimeError):  # closed already
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
             self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _run(self) -> None:
         _LOCAL.thread = self
         asyncio.set_event_loop(self.loop)
         while not self._close_if_done():
-            # A task that raises SystemExit ends the loop's run; the tasks beside it go on.
+            # A task that raises SystemExit stops the loop; run it again for the other tasks.
             with contextlib.suppress(BaseException):
                 if self.is_discarded:
                     self.loop.run_until_complete(asyncio.sleep(_POLL_SECONDS))
@@ -75,7 +75,7 @@ class _LoopThread:
 
 
 async def run_on_loop(work: Callable[[], Coroutine[Any, Any, _Result]], seconds: float) -> _Result:
-    """Return the result of `work()`, run on an event loop of its own with the caller's context variables.
+    """Run `work()` on a separate event loop with the caller's context variables, and return its result.
 
     Raises TimeoutError after `seconds`. Cancelling the caller cancels the work.
     """
@@ -95,9 +95,9 @@ async def run_on_loop(work: Callable[[], Coroutine[Any, Any, _Result]], seconds:
 
 
 def _take_loop() -> _LoopThread:
-    """Raises RuntimeError when the system has no thread left."""
+    """Return an idle loop, or start one. Raises RuntimeError when the system has no thread left."""
     with _lock:
-        # The first idle one: async clients of a librarian are bound to a loop. A discarded one may run again.
+        # Prefer the first idle loop: async clients of a librarian are bound to a loop. A discarded loop may recover.
         usable = [thread for thread in _loops if not thread.is_discarded]
         thread = min(usable or _loops, key=operator.attrgetter("running"), default=None)
         if thread is None or (len(_loops) < _MAX_LOOPS and (thread.running or not usable)):
@@ -112,7 +112,7 @@ def _take_loop() -> _LoopThread:
 
 
 def abandon(task: asyncio.Task[Any]) -> None:
-    """Cancel a task of the running loop that may not stop, and give the loop's thread no further work."""
+    """Cancel a task that may never stop, and give the thread of its loop no further work."""
     task.cancel()
     _ABANDONED.add(task)
     task.add_done_callback(_ABANDONED.discard)
@@ -125,19 +125,19 @@ def abandon(task: asyncio.Task[Any]) -> None:
 
 _MAX_THREADS = 64
 _MAX_WAITING = 256
-"""Of one owner."""
+"""Maximum number of waiting jobs of one owner."""
 _IDLE_SECONDS = 10.0
 
 
 class ThreadShare(NamedTuple):
-    """How many threads the work of one owner may take at once."""
+    """Maximum number of threads for the work of one owner."""
 
     owner: str
     most_threads: int
 
 
 share: contextvars.ContextVar[ThreadShare | None] = contextvars.ContextVar("share", default=None)
-"""The limit for work that this context starts; None for no limit."""
+"""The limit of threads for work started in this context; None for no limit."""
 
 
 @dataclass
@@ -148,17 +148,17 @@ class _OwnerQueue:
 
 @dataclass
 class _DaemonThreads:
-    """As many threads as there is work for, up to a limit; idle ones end."""
+    """A pool that grows with its work up to a limit; idle threads end."""
 
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _jobs: collections.deque[Callable[[], None]] = field(default_factory=collections.deque)
-    """Those that the next thread may take."""
+    """The jobs that the next free thread may take."""
     _count: int = 0
     _idle: int = 0
     _queues: dict[str, _OwnerQueue] = field(default_factory=dict)
 
     def submit(self, job: Callable[[], None], limit: ThreadShare | None) -> None:
-        """Raises E608 when too much work of the owner waits already."""
+        """Queue a job. Raises E608 when too much work of the owner is waiting."""
         if limit is None:
             self._start(job)
             return
@@ -181,7 +181,7 @@ class _DaemonThreads:
                 owned.running -= 1
                 if not owned.running:
                     del self._queues[owner]
-        if following is not None:  # behind the work of others
+        if following is not None:  # queue it behind the work of other owners
             self._start(lambda: self._run_owned(following, owner))
 
     def _start(self, job: Callable[[], None]) -> None:
@@ -204,7 +204,7 @@ class _DaemonThreads:
                     return
                 job = self._jobs.popleft()
             job()
-            del job  # frees what it refers to before the next one comes
+            del job  # free its references before waiting for the next job
 
 
 _daemon_threads = _DaemonThreads()
@@ -217,7 +217,7 @@ async def in_thread(work: Callable[[], _Result]) -> _Result:
     try:
         return await asyncio.wrap_future(outcome)
     finally:
-        del outcome  # an error would refer to itself by this frame, and stay in memory with all that it refers to
+        del outcome  # break the reference cycle of the exception and this frame, which would keep both in memory
 
 
 def _run(

@@ -1,13 +1,11 @@
-"""Unpack a KB archive: nothing outside the folder, nothing of unbounded size, nothing left after a refusal.
+"""Unpacking of KB archives: nothing outside the folder, nothing of unbounded size, nothing left after a refusal.
 
-Every entry is judged from the archive's directory before the first byte is written.
+Every entry is checked in the directory of the archive before the first byte is written.
 """
 
 import contextlib
-import functools
 import hashlib
 import mmap
-import os
 import re
 import shutil
 import stat
@@ -33,11 +31,11 @@ _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _LARGE_BYTES = 4 * _MEBIBYTE
 _WRITERS = 2
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
-"""What `zipfile` raises for an archive that is damaged, encrypted or of another kind."""
+"""The errors of `zipfile` for an archive that is damaged, encrypted or of another kind."""
 
 
 class RefusedError(Exception):
-    """Why an archive is refused; becomes E009 with the archive's name."""
+    """The reason to refuse an archive; becomes E009 with the name of the archive."""
 
 
 def unpack(
@@ -48,37 +46,36 @@ def unpack(
     shown: str = "",
     leave_out: Callable[[str], bool] = lambda path: False,
 ) -> dict[str, str]:
-    """Unpack into `folder`, which must not exist yet; return the SHA-256 of each file by path.
+    """Unpack into `folder`, which must not exist yet. Return the SHA-256 of each file by path.
 
-    Raises E009 and leaves no folder.
-
-    `shown` is what people know the archive by, if not by its name here. `leave_out`: files that are not wanted.
+    Raises E009 and leaves no folder. `shown`: the name of the archive in errors. `leave_out`: matches files to skip.
     """
     with _open_archive(archive, settings, shown) as opened:
         entries = _check_entries(opened, settings)
         try:
-            wanted = {path: entry for path, entry in entries.items() if not leave_out(path)}
-            return _write_entries(opened, wanted, folder)
+            return _write_entries(
+                opened, {path: entry for path, entry in entries.items() if not leave_out(path)}, folder
+            )
         except BaseException:
             files.remove_tree(folder)
             raise
 
 
 def hash_entries(archive: Path, settings: rules.SourcesSettings) -> dict[str, str]:
-    """Read the whole archive under the same rules, without writing anything."""
+    """Return the SHA-256 of each file by path, under the same rules, without writing anything. Raises E009."""
     with _open_archive(archive, settings) as opened:
         entries = _check_entries(opened, settings)
         return {path: _hash_entry(opened, entry) for path, entry in entries.items() if not entry.is_dir()}
 
 
 def refuse_unsafe(archive: Path, settings: rules.SourcesSettings) -> None:
-    """Judge an archive by its directory alone. Raises E009."""
+    """Check an archive by its directory alone. Raises E009."""
     with _open_archive(archive, settings) as opened:
         _check_entries(opened, settings)
 
 
 def read_entry(archive: Path, name: str, settings: rules.SourcesSettings, *, shown: str = "") -> bytes | None:
-    """Return one small file of the archive; None when it is not there. `shown`: see `unpack`."""
+    """Return one small file of the archive; None if there is no such file. `shown`: see `unpack`."""
     with _open_archive(archive, settings, shown) as opened:
         entries = opened.infolist()
         entry = next((entry for entry in entries if _normalise(entry.orig_filename) == name), None)
@@ -95,7 +92,7 @@ def read_entry(archive: Path, name: str, settings: rules.SourcesSettings, *, sho
 
 @contextlib.contextmanager
 def _open_archive(archive: Path, settings: rules.SourcesSettings, shown: str = "") -> Iterator[zipfile.ZipFile]:
-    """Open an archive; a RefusedError inside the block becomes E009."""
+    """Open an archive and turn a RefusedError inside the block into E009."""
     try:
         try:
             _check_directory_size(archive, settings)
@@ -109,7 +106,7 @@ def _open_archive(archive: Path, settings: rules.SourcesSettings, shown: str = "
 
 
 def _describe_other(archive: Path) -> str:
-    """Say what a file is instead, by its first bytes: a server may answer with a page where an archive was."""
+    """Name the actual format by the first bytes: a server may answer with a page in place of the archive."""
     with archive.open("rb") as stream:
         head = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if not head:
@@ -117,15 +114,11 @@ def _describe_other(archive: Path) -> str:
     if head.startswith(b"<") and re.search(rb"<(?:!doctype html|html|head|body)\b", head):
         return " but an HTML page (a login page?)"
     kinds = {b"<": "an XML file", b"{": "a JSON file", b"\x1f\x8b": "a gzip file", b"%pdf": "a PDF file"}
-    kind = next((words for start, words in kinds.items() if head.startswith(start)), None)
-    return f" but {kind}" if kind is not None else ""
+    return next((f" but {kind}" for start, kind in kinds.items() if head.startswith(start)), "")
 
 
 def _check_directory_size(archive: Path, settings: rules.SourcesSettings) -> None:
-    """Count the entries before `zipfile` makes an object of each, whatever their number is said to be.
-
-    The directory is looked for exactly where `zipfile` will look.
-    """
+    """Count the entries before `zipfile` makes an object of each; the declared count is not trusted."""
     with archive.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at, end = _directory_bounds(content)
         if end - at > settings.max_archive_entries * _DIRECTORY_BYTES_PER_ENTRY:
@@ -139,6 +132,7 @@ def _check_directory_size(archive: Path, settings: rules.SourcesSettings) -> Non
 
 
 def _directory_bounds(content: mmap.mmap) -> tuple[int, int]:
+    """Return where the directory begins and ends, found exactly as `zipfile` finds it."""
     end = len(content) - _END_RECORD.size
     if end < 0:
         raise zipfile.BadZipFile
@@ -161,13 +155,13 @@ def _directory_bounds(content: mmap.mmap) -> tuple[int, int]:
 
 
 def _check_entries(opened: zipfile.ZipFile, settings: rules.SourcesSettings) -> dict[str, zipfile.ZipInfo]:
-    """Return the entries by path. Raises RefusedError at the first that may not be unpacked."""
+    """Return the entries by path. Raises RefusedError for the first that must not be unpacked."""
     entries = opened.infolist()
     checked: dict[str, zipfile.ZipInfo] = {}
     for entry in entries:
         path = _normalise(entry.orig_filename)
         if not path and entry.orig_filename.startswith("./"):
-            continue  # the folder that is packed, under its own name
+            continue  # the packed folder itself
         if (fault := _entry_fault(entry, path)) is not None:
             raise RefusedError(f"{fault}: {path!r}")
         if path in checked:
@@ -185,7 +179,7 @@ def _check_entries(opened: zipfile.ZipFile, settings: rules.SourcesSettings) -> 
 
 
 def _normalise(name: str) -> str:
-    """Remove the `./` that some programs begin every name with."""
+    """Remove the `./` that some programs put before every name."""
     while name.startswith("./"):
         name = name[2:]
     return name.removesuffix("/")
@@ -224,7 +218,7 @@ def _check_total_size(archive_bytes: int, entries: list[zipfile.ZipInfo], settin
 
 
 def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
-    """Refuse entries that share bytes, which make small archives huge."""
+    """Refuse entries that share bytes: they make a small archive unpack to a huge one."""
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
@@ -245,7 +239,7 @@ def _write_entries(opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo],
     made = {""}
     written: dict[str, str] = {}
     large: dict[str, Future[str]] = {}
-    # Hashing and writing release the interpreter lock: large files are written beside the small ones.
+    # Hashing and writing release the interpreter lock: large files are written while small ones are.
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="pair-unpack") as writers:
         for path, entry in entries.items():
             parent = path if entry.is_dir() else path.rpartition("/")[0]
@@ -261,15 +255,12 @@ def _write_entries(opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo],
 
 def write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path) -> str:
     """Write a new file and return its SHA-256."""
-    descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        return _hash_entry(opened, entry, functools.partial(files.write_all, descriptor))
-    finally:
-        os.close(descriptor)
+    with destination.open("xb") as stream:
+        return _hash_entry(opened, entry, stream.write)
 
 
 def _hash_entry(
-    opened: zipfile.ZipFile, entry: zipfile.ZipInfo, write: Callable[[bytes], None] = lambda chunk: None
+    opened: zipfile.ZipFile, entry: zipfile.ZipInfo, write: Callable[[bytes], object] = lambda chunk: None
 ) -> str:
     digest = hashlib.sha256()
     for chunk in _read_chunks(opened, entry):
@@ -279,7 +270,7 @@ def _hash_entry(
 
 
 def _read_chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield the bytes of an entry; `zipfile` checks their CRC on the way."""
+    """Yield the bytes of an entry. `zipfile` checks their CRC."""
     size_bytes = 0
     try:
         with opened.open(entry) as stream:

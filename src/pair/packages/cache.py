@@ -1,8 +1,8 @@
 """The cache of downloaded KBs: folders `<cache>/<key>/`.
 
 Invariants
-    A folder `<key>` appears by one rename after everything in it was verified, so a folder that exists is whole. What a
-    disk or a power cut makes of it later shows when its files are taken: they are hashed on the way.
+    A folder `<key>` appears by one rename after everything in it was verified, so a folder that exists is complete.
+    Later damage by the disk is found when its files are copied: copying hashes them.
     One process at a time fills a key; the others wait and then use it.
 """
 
@@ -33,137 +33,139 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Validators:
-    """What a server says about the version of a file."""
+    """The headers by which a server names the version of a file."""
 
     etag: str | None = None
     last_modified: str | None = None
 
     @property
     def for_range(self) -> str | None:
-        """The value of `If-Range`: only a strong ETag names the bytes; a date is the second choice."""
+        """The value of `If-Range`: a strong ETag, which names the bytes, else the date."""
         is_strong = self.etag and not self.etag.startswith("W/")
         return self.etag if is_strong else self.last_modified
 
     def conditions(self) -> dict[str, str]:
+        """Return the headers of a conditional request."""
         headers = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
         return {name: value for name, value in headers.items() if value}
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of a fetched KB. `identity` is the SHA-256 of its archive, or its git commit."""
+    """The stored facts about a fetched KB."""
 
     identity: str
+    """SHA-256 of its archive, or its git commit."""
     verified: bool
     etag: str | None
     last_modified: str | None
     hashes: dict[str, str]
     """SHA-256 of each file by path."""
     signed_by: str | None = None
-    """The public key whose signature of the archive held, if one was looked for."""
+    """The public key of the valid signature of the archive, if signatures were checked."""
     is_assembled: bool = False
-    """Put together of parts: its files are those of the manifest, but the archive was not hashed."""
+    """Assembled from parts: its files are those of the manifest, but the archive was not hashed."""
     is_without_index: bool = False
-    """It has one that was not wanted."""
+    """Its index was not fetched."""
     size_bytes: int = 0
-    """Of the archive; 0 for git, and where it is not known."""
+    """Size of the archive; 0 for git, and if it is unknown."""
 
     @property
     def validators(self) -> Validators:
         return Validators(self.etag, self.last_modified)
 
 
-class _StoredHashes(msgspec.Struct):
-    """What is needed of an entry of any version."""
-
-    hashes: dict[str, str]
-
-
 @dataclass(frozen=True)
 class CacheEntry:
+    """A complete KB in the cache."""
+
     folder: Path
     facts: Facts
 
 
 Fill = Callable[[CacheEntry | None, Path], Facts | None]
-"""Fetches into a folder that does not exist yet; None when the entry it was given is still current."""
+"""Fetches into a folder that does not exist yet; returns None if the given entry is still current."""
 
 
 @dataclass(frozen=True)
 class Cache:
+    """The cache folder, as one process uses it."""
+
     folder: Path
     clock: Clock
     observer: "Observer"
     token: str
-    """Tells the temporary folders of this process from those of others."""
+    """Names the temporary folders of this process."""
 
     @contextlib.contextmanager
     def entry_for(
         self, source: KbSource, fill: Fill, is_usable: Callable[[CacheEntry], bool], *, revalidate: bool
     ) -> Iterator[CacheEntry]:
-        """Give the entry of a KB, fetched if need be; it is not replaced while the block runs."""
-        with files.storage_errors(), contextlib.ExitStack() as lock:
-            key = make_cache_key(source, _address(source))
-            path, say = self.folder / ".locks" / f"{key}.lock", self.observer.say
+        """Yield the entry of a KB, fetched if necessary. It is not replaced while the block runs."""
+        folder = self._folder_of(source)
+        with files.storage_errors(), contextlib.ExitStack() as stack:
+            lock = files.exclusive_lock(
+                self.folder / ".locks" / f"{folder.name}.lock",
+                on_wait=lambda holder: self.observer.say(f"waiting for {holder}, which is fetching the same KB"),
+            )
             try:
-                lock.enter_context(
-                    files.exclusive_lock(
-                        path, on_wait=lambda holder: say(f"waiting for {holder}, which is fetching the same KB")
-                    )
-                )
+                stack.enter_context(lock)
             except OSError:
-                # A read-only cache cannot be locked, and need not be when it has the entry.
-                if self._find(key, source) is None:
+                # A read-only cache cannot be locked. It need not be locked if it has the entry.
+                if self._find(source) is None:
                     raise
-            entry = self._find(key, source)
+            entry = self._find(source)
             if entry is not None and not is_usable(entry):
                 entry = None
             if entry is not None and not revalidate:
-                logger.debug("cache hit", extra={"key": key})
+                logger.debug("cache hit", extra={"key": folder.name})
             else:
-                entry = self._fill(key, source, fill, entry)
+                entry = self._fill(source, fill, entry)
             yield entry
 
     def drop(self, entry: CacheEntry) -> None:
-        """Remove an entry, inside the block that got it. Its description goes first: without it there is no entry."""
+        """Remove an entry inside the block of `entry_for`. Its description goes first: without it there is no entry."""
         files.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
         files.remove_tree(entry.folder)
 
     def files_by_hash(self) -> dict[str, Path]:
-        """Return a file for each SHA-256, of any entry. Whether the disk damaged it shows when it is read."""
+        """Return a file of any entry for each SHA-256. The caller verifies the hash: the disk may have damaged it."""
         paths: dict[str, Path] = {}
         for path in self.folder.glob(f"*/{ENTRY_NAME}"):
             with contextlib.suppress(OSError, ValueError, RecursionError):
-                for name, sha256 in msgspec.json.decode(path.read_bytes(), type=_StoredHashes).hashes.items():
+                entry = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])  # of any schema version
+                for name, sha256 in msgspec.convert(entry.get("hashes", {}), dict[str, str]).items():
                     if stays_inside(name):
                         paths[sha256] = path.parent / name
         return paths
 
     def part_path(self, source: KbSource) -> Path:
-        """Return where an unfinished download of this address waits to be resumed."""
+        """Return the path of an unfinished download of this address."""
         return self.folder / ".partial" / f"{_address(source)}.part"
 
     def remember_release(self, feed: str, source: KbSource) -> None:
-        """Remember a release; a read-only cache remembers nothing, which is no reason to stop."""
+        """Store the release that a feed names now. A read-only cache stores nothing, without an error."""
         path = self._release_path(feed)
         with contextlib.suppress(OSError):
             files.make_folder(path.parent)
             files.write_atomically(path, json.dumps(source.to_json()).encode())
 
     def recall_release(self, feed: str) -> KbSource | None:
-        """Return the release that the feed named last, if it is in the cache."""
+        """Return the release that the feed named last, if the cache has its entry."""
         try:
             source = KbSource.from_json(json.loads(self._release_path(feed).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        key = make_cache_key(source, _address(source))
-        return source if self._find(key, source) is not None else None
+        return source if self._find(source) is not None else None
 
     def _release_path(self, feed: str) -> Path:
         return self.folder / ".releases" / f"{hashlib.sha256(feed.encode()).hexdigest()}.json"
 
-    def _find(self, key: str, source: KbSource) -> CacheEntry | None:
-        """Return an entry that was made from this very address: versions of two repositories may be equal."""
-        folder = self.folder / key
+    def _folder_of(self, source: KbSource) -> Path:
+        return self.folder / make_cache_key(source, _address(source))
+
+    def _find(self, source: KbSource) -> CacheEntry | None:
+        """Return the entry if it was made from this address: two repositories may have equal versions."""
+        folder = self._folder_of(source)
         try:
             value = msgspec.json.decode((folder / ENTRY_NAME).read_bytes(), type=dict[str, Any])
             if value.pop("schema_version") != SCHEMA_VERSION or value.pop("address") != _address(source):
@@ -174,10 +176,9 @@ class Cache:
             return None
         return CacheEntry(folder, facts) if all(map(stays_inside, facts.hashes)) else None
 
-    def _fill(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
-        folder = self.folder / key
+    def _fill(self, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
+        folder = self._folder_of(source)
         folders.clear_leftovers(folder)
-        # An address whose version is taken by another one, or an entry of an older layout, is replaced as a whole.
         staged = folders.make_staging(folder, self.token)
         try:
             staged.rmdir()
@@ -196,11 +197,12 @@ class Cache:
             folders.put_in_place(staged, folder)
         finally:
             files.remove_tree(staged.parent)
-        logger.debug("cache entry made", extra={"key": key, "identity": facts.identity})
+        logger.debug("cache entry made", extra={"key": folder.name, "identity": facts.identity})
         return CacheEntry(folder, facts)
 
 
 def _address(source: KbSource) -> str:
+    """Return the hash that identifies an address, or bytes that have several."""
     if is_named_by_content(source):
         return source.sha256 or ""
     return hashlib.sha256(source.location.encode()).hexdigest()

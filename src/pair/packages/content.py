@@ -1,4 +1,4 @@
-"""The files of a source, ready to be installed: a folder as it is, an archive unpacked, a download from the cache."""
+"""The content of a source, ready to install: the files of a folder, of an unpacked archive or of a cached download."""
 
 import contextlib
 import functools
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import msgspec
+
 from pair import errors, files
 from pair.packages import archive, folders, package, rules
-from pair.packages.cache import Cache, CacheEntry, Facts, Validators
+from pair.packages.cache import Cache, CacheEntry, Facts
 from pair.packages.package import IndexSelection, PackagedIndexFiles, PackageManifest
 from pair.packages.partial_download import download_missing
 from pair.values import KbSource
@@ -32,38 +34,33 @@ logger = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
+    """Receives the messages and the progress of an installation."""
+
     def say(self, text: str) -> None:
-        """Tell a person something: no checksum, waiting for a lock, trying again."""
+        """Show a message: a missing checksum, waiting for a lock, a retry."""
         ...
 
     def transfer(
         self, name: str, total_bytes: int | None, have_bytes: int
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin a transfer; the function is called with the number of bytes each time some have arrived."""
+        """Begin a transfer and yield a function to call with the number of bytes that arrived."""
         ...
 
 
-@dataclass(frozen=True)
-class Download:
-    sha256: str
-    verified: bool
-    validators: Validators
-
-
 def discard_part(part: Path) -> None:
-    """Delete an archive that is of no more use; until then a killed process finds it again."""
+    """Delete a downloaded archive and its note. Until then, the next run after a kill resumes it."""
     files.unlink(part, missing_ok=True)
     files.unlink(note_path(part), missing_ok=True)
 
 
 def note_path(part: Path) -> Path:
-    """Return the path of the note that makes a part resumable: it says of which version the part is."""
+    """Return the path of the note that makes a part resumable: it names the version of the part."""
     return part.with_name(part.name + ".json")
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedFile:
-    """`sha256` is None until the file is read; `mtime_ns` is 0 where time means nothing."""
+    """A file of a source. `sha256` is None until it is read; `mtime_ns` is 0 if the time means nothing."""
 
     sha256: str | None
     size_bytes: int
@@ -72,54 +69,56 @@ class OfferedFile:
 
 @dataclass(frozen=True)
 class KbFolder:
+    """The files of a source in a folder."""
+
     folder: Path
     files: dict[str, OfferedFile]
     manifest: PackageManifest | None
     is_temporary: bool
-    """Its files may be moved instead of copied."""
+    """The files may be moved instead of copied."""
     skipped: tuple[tuple[str, str], ...] = ()
     archive_sha256: str = ""
     commit: str = ""
-    """What it was taken from: an archive, or a git repository at this commit."""
+    """The origin of the files: an archive, or a git repository at this commit."""
     index: PackagedIndexFiles | None = None
 
 
 class DamagedCopyError(Exception):
-    """A file in the cache is not what was fetched; the message says which. The entry is dropped: fetch it again."""
+    """A file in the cache that differs from the fetched one, named by the message. The entry is dropped."""
 
 
 @dataclass(frozen=True)
 class SourceContent:
-    """`fingerprint` tells cheaply whether the KB is the same as last time; `open` gets the files."""
+    """A source whose files can be opened."""
 
     source: KbSource
     fingerprint: str
+    """Changes with the files; cheap to compute."""
     verified: bool | None
-    """Whether a published SHA-256 matched; None where there is nothing to verify."""
+    """Whether a published SHA-256 matched; None for a source without one."""
     open: Callable[[], AbstractContextManager[KbFolder]]
     signed_by: str | None = None
-    """Id of the key whose signature held, where keys are trusted."""
+    """Id of the key of the valid signature, if keys are trusted."""
 
 
 @dataclass(frozen=True)
 class SourceContents:
-    """Gets the content of sources. Without a fetcher nothing is downloaded, without keys no signature is checked."""
+    """Opens sources. Without a fetcher nothing is downloaded; without keys no signature is checked."""
 
     cache: Cache
     fetcher: "Fetcher | None"
     settings: rules.SourcesSettings
-    token: str
     signatures: "TrustedKeys | None"
     selection: IndexSelection
-    """What of an index is needed; the rest is not unpacked."""
+    """The files of an index that are needed; the others are not unpacked."""
 
     def offer(
         self, source: KbSource, target: Path, *, revalidate: bool, scratch: Path
     ) -> AbstractContextManager[SourceContent]:
-        """Give the content of a source. Raises E007 rather than download, E017.
+        """Return the content of a source. Raises E007 instead of downloading, E017.
 
-        `revalidate` asks the server whether a cached KB is still current. `scratch` is a path beside which an archive
-        may be unpacked.
+        `revalidate`: ask the server whether a cached KB is still current. `scratch`: a path beside which archives are
+        unpacked.
         """
         path = Path(source.location)
         is_folder = not source.requires_download and path.is_dir()
@@ -173,7 +172,7 @@ class SourceContents:
         is_checked = facts.verified or source.type == "git" or not self.settings.require_checksum
         is_signed = self.signatures is None or self.signatures.accepts(facts.signed_by)
         has_index = not (facts.is_without_index and self.selection.is_wanted)
-        # A KB put together of parts under the SHA-256 of an archive may have nothing to do with that archive.
+        # A KB that was assembled under the SHA-256 of an archive need not agree with that archive.
         is_same_manifest = not facts.is_assembled or facts.hashes.get(rules.MANIFEST_NAME) == source.manifest_sha256
         is_published = source.sha256 is None or (facts.identity == source.sha256 and is_same_manifest)
         return is_checked and is_signed and has_index and is_published
@@ -185,37 +184,30 @@ class SourceContents:
         if self.signatures is not None:
             signature = fetcher.signature(source.location)
             if signature is None:
-                # Before much is fetched that would be refused.
+                # Fail before the download.
                 self.signatures.refuse_unsigned(shown, "there is none")
         part = self.cache.part_path(source)
-        download = fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
-        if download is None:
+        facts = fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
+        if facts is None:
             return None
         size_bytes = part.stat().st_size
         try:
             signer = self.signatures.signer_of(part, signature, shown) if self.signatures is not None else None
-            # An index that is not wanted has arrived all the same: the cache keeps it for later.
+            # An unwanted index was downloaded too: the cache keeps it for later.
             selection = self.selection if self.selection.is_wanted else IndexSelection()
             hashes = self._unpack(part, folder, shown, selection)
         except (errors.DownloadError, errors.DataError):
             discard_part(part)
             raise
         discard_part(part)
-        return Facts(
-            download.sha256,
-            download.verified,
-            download.validators.etag,
-            download.validators.last_modified,
-            hashes,
-            signed_by=signer.key if signer is not None else None,
-            size_bytes=size_bytes,
-        )
+        signed_by = signer.key if signer is not None else None
+        return msgspec.structs.replace(facts, hashes=hashes, signed_by=signed_by, size_bytes=size_bytes)
 
     # A local archive
 
     @contextlib.contextmanager
     def _offer_archive(self, source: KbSource, scratch: Path) -> Iterator[SourceContent]:
-        """Verify the checksum while the archive is unpacked: before a file of it is used, and in any case."""
+        """Yield the content of an archive. Its checksum is verified while it is unpacked, before any file is used."""
         path = Path(source.location)
         with files.storage_errors():
             seen = path.stat()
@@ -228,12 +220,12 @@ class SourceContents:
 
             @contextlib.contextmanager
             def open_archive() -> Iterator[KbFolder]:
-                folder = folders.staging_path(scratch, f"{self.token}-unpacked")
+                folder = folders.staging_path(scratch, f"{self.cache.token}-unpacked")
                 try:
                     try:
                         hashes = self._unpack(path, folder, path.name, self.selection)
                     finally:
-                        archive_sha256 = hashing.result()  # a fault of the whole archive is raised first
+                        archive_sha256 = hashing.result()  # a wrong checksum is raised before a damaged entry
                     yield _describe_folder(folder, hashes, is_temporary=True, archive_sha256=archive_sha256)
                 finally:
                     files.remove_tree(folder)
@@ -245,7 +237,7 @@ class SourceContents:
                 hashing.result()
 
     def _unpack(self, path: Path, folder: Path, shown: str, selection: IndexSelection) -> dict[str, str]:
-        """Unpack the files that are needed, in agreement with the package's manifest if it has one."""
+        """Unpack the needed files. Raises E006 if they differ from the manifest of the package."""
         manifest = package.read_manifest(path, self.settings, shown=shown)
         listed = manifest.files if manifest is not None and manifest.index is not None else {}
         left_out = {name: entry.sha256 for name, entry in listed.items() if selection.leaves_out(name)}
@@ -286,27 +278,21 @@ def _describe_folder(
         for path, sha256 in hashes.items()
         if not rules.is_of_index(path) and (manifest is None or path != rules.MANIFEST_NAME)
     }
-    index = _describe_index(folder, hashes, manifest, is_temporary=is_temporary)
+    index = None
+    if manifest is not None and manifest.index is not None and rules.INDEX_MANIFEST in hashes:
+        prefix = f"{rules.INDEX_FOLDER}/"
+        listed = {path: entry.sha256 for path, entry in manifest.files.items() if rules.is_of_index(path)}
+        index = PackagedIndexFiles(
+            folder=folder / rules.INDEX_FOLDER,
+            content=(folder / rules.INDEX_MANIFEST).read_bytes(),
+            names=frozenset(path.removeprefix(prefix) for path in hashes if rules.is_of_index(path)),
+            hashes={path.removeprefix(prefix): sha256 for path, sha256 in listed.items()},
+            package_name=manifest.name,
+            label=f"{manifest.name} {manifest.version}",
+            is_fresh=is_temporary,
+            packaged=frozenset(content),
+        )
     return KbFolder(folder, content, manifest, is_temporary, archive_sha256=archive_sha256, commit=commit, index=index)
-
-
-def _describe_index(
-    folder: Path, hashes: dict[str, str], manifest: PackageManifest | None, *, is_temporary: bool
-) -> PackagedIndexFiles | None:
-    if manifest is None or manifest.index is None or rules.INDEX_MANIFEST not in hashes:
-        return None
-    prefix = f"{rules.INDEX_FOLDER}/"
-    listed = {path: entry.sha256 for path, entry in manifest.files.items() if rules.is_of_index(path)}
-    return PackagedIndexFiles(
-        folder=folder / rules.INDEX_FOLDER,
-        content=(folder / rules.INDEX_MANIFEST).read_bytes(),
-        names=frozenset(path.removeprefix(prefix) for path in hashes if rules.is_of_index(path)),
-        hashes={path.removeprefix(prefix): sha256 for path, sha256 in listed.items()},
-        package_name=manifest.name,
-        label=f"{manifest.name} {manifest.version}",
-        is_fresh=is_temporary,
-        packaged=frozenset(path for path in hashes if not rules.is_of_index(path) and path != rules.MANIFEST_NAME),
-    )
 
 
 def _offer_folder(source: KbSource, target: Path) -> SourceContent:
@@ -315,7 +301,7 @@ def _offer_folder(source: KbSource, target: Path) -> SourceContent:
     if real_folder.is_relative_to(real_target):
         raise errors.source_overlaps_target(str(folder), str(target))
     with files.storage_errors():
-        installation: list[Path] = []  # in the source folder, and no part of the KB
+        installation: list[Path] = []  # paths in the source folder that are not part of the KB
         if real_target.is_relative_to(real_folder):
             inside = real_target.relative_to(real_folder)
             installation = [folder / inside, folder / inside.with_name(f".{inside.name}.lock")]
@@ -353,12 +339,11 @@ _SETTINGS = (
     "fetch.recurseSubmodules=false",
     "submodule.recurse=false",
 )
-"""None of them is left to the user: a repository of a stranger is fetched and checked out."""
-_PROTOCOLS = "git:http:https:ssh"
+"""They override the configuration of the user: the repository may be hostile."""
 
 
 def _split_ref(location: str) -> tuple[str, str]:
-    """Split `repository#ref`; without a ref the default branch. Raises E004 for what is no address of a repository."""
+    """Return repository and ref of `repository#ref`; HEAD without a ref. Raises E004 for another kind of address."""
     repository, _, ref = location.partition("#")
     if not rules.is_git(location):
         raise errors.source_format_unknown(rules.hide_credentials(location), suggestion="It is no git repository.")
@@ -366,7 +351,7 @@ def _split_ref(location: str) -> tuple[str, str]:
 
 
 def _find_remote_commit(location: str) -> str | None:
-    """Return the commit that the ref names now; None for a ref that the server does not list, such as a commit id."""
+    """Return the commit that the ref names now; None if the server does not list the ref, as for a commit id."""
     repository, ref = _split_ref(location)
     listed = _run_git(location, "ls-remote", "--exit-code", "--", repository, ref, may_be_absent=True)
     commits = {name: commit for commit, name in (line.split("\t") for line in listed.splitlines())}
@@ -375,12 +360,12 @@ def _find_remote_commit(location: str) -> str | None:
 
 
 def _check_out(location: str, folder: Path) -> str:
-    """Put the files of the ref into `folder`, which must not exist; returns the commit."""
+    """Check out the ref into `folder`, which must not exist. Return the commit."""
     repository, ref = _split_ref(location)
     _run_git(location, "init", "--quiet", "--template=", "--", str(folder))
     try:
         _run_git(location, "-C", str(folder), "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, ref)
-        # A deep tree can hardly be removed again: the fetched commit is judged before a folder of it is made.
+        # A deep tree is hard to remove: the commit is checked before any of its folders is made.
         listed = _run_git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
         if any(path.count("/") >= rules.MOST_FOLDERS for path in listed.split("\0")):
             raise errors.archive_refused(rules.hide_credentials(location), "path has too many folders")
@@ -400,37 +385,34 @@ def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str
         raise errors.git_failed(shown, "the git program is not installed")
     logger.debug("git", extra={"arguments": [rules.hide_credentials(argument) for argument in arguments]})
     try:
-        done = subprocess.run(  # noqa: S603 - the program is git; what the user gave stands behind "--"
+        done = subprocess.run(  # noqa: S603 - the program is git, and input of the user follows "--"
             [program, *(word for setting in _SETTINGS for word in ("-c", setting)), *arguments],
             capture_output=True,
             text=True,
             errors="replace",
             timeout=_LONGEST_FETCH_SECONDS,
             stdin=subprocess.DEVNULL,
-            cwd="/",  # outside of any repository, whose configuration would count
-            env=_environment(),
+            cwd="/",  # outside of any repository: its configuration would apply
+            env=_make_git_environment(),
             check=False,
         )
     except subprocess.TimeoutExpired as fault:
-        raise errors.git_failed(shown, f"no end after {_LONGEST_FETCH_SECONDS} s") from fault
+        raise errors.git_failed(shown, f"git did not finish within {_LONGEST_FETCH_SECONDS} s") from fault
     if done.returncode == 2 and may_be_absent:
         return ""
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
-        reason = re.sub(r"://[^/@\s]+@", "://", " / ".join(lines[-3:])) or "it failed without a word"
+        reason = re.sub(r"://[^/@\s]+@", "://", " / ".join(lines[-3:])) or "git failed without a message"
         raise errors.git_failed(shown, reason)
     return done.stdout
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of the user without what redirects git, as GIT_DIR would to the user's own repository.
-
-    git never asks for a password: no person may be there to answer.
-    """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # noqa: TID251 - handed on
+def _make_git_environment() -> dict[str, str]:
+    """Return the environment of the user without GIT_* variables: GIT_DIR would name another repository."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # noqa: TID251 - passed on
     return kept | {
-        "GIT_ALLOW_PROTOCOL": _PROTOCOLS,
-        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ALLOW_PROTOCOL": "git:http:https:ssh",
+        "GIT_TERMINAL_PROMPT": "0",  # never ask for a password
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=30",
         "LC_ALL": "C",
     }

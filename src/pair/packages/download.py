@@ -1,9 +1,8 @@
-"""Fetch an archive over HTTP, whole or in ranges: checksum, progress, resume, verification; E005, E006.
+"""Downloads of archives over HTTP, whole or in ranges: checksum, progress, resume, verification; E005, E006.
 
 Invariants
-    What has arrived stays in the part file, whatever ends the process, and is not fetched again while the server
-    still has the same file.
-    A result is returned only when its length is the announced one and its SHA-256 the published one, if there is one.
+    Received bytes stay in the part file after any crash, and are not fetched again while the server has the same file.
+    A result is returned only if its length is the announced one and its SHA-256 the published one, if there is one.
     All ranges of a file are of one version of it.
 """
 
@@ -16,7 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
@@ -28,7 +27,7 @@ from pair import errors, files
 from pair.network import RequestFault, Result
 from pair.packages import rules
 from pair.packages.cache import Facts, Validators
-from pair.packages.content import Download, Observer, discard_part, note_path
+from pair.packages.content import Observer, discard_part, note_path
 from pair.packages.partial_download import ChangedError, RemotePackage
 from pair.web.http_client import BodyError, HttpClient, unpack_body
 
@@ -38,38 +37,41 @@ _BLOCK_BYTES = 256 * 1024
 _PROGRESS_WORTH_ANOTHER_TRY_BYTES = 1024 * 1024
 _CHECKSUM_LIMIT_BYTES = 64 * 1024
 _TAIL_BYTES = 32 * 1024
-"""Of an archive: its directory is at its end."""
+"""The end of an archive that is read first: it holds the directory."""
 
 
 @dataclass(frozen=True)
 class _RemoteHead:
-    """What a server says of a file before it sends it."""
+    """The headers of a file before its download."""
 
     size_bytes: int | None = None
     validators: Validators = field(default_factory=Validators)
 
     def describes(self, known: Facts) -> bool:
-        """Tell whether this is still the known file: a checksum beside it may be older than the file itself.
+        """Tell whether this is still the known file: a published checksum may be older than the file.
 
-        Where the server says nothing that could be compared, a conditional request decides, or else the checksum.
+        Without comparable headers a conditional request decides; without its validators, the checksum.
         """
+        here, there = self.validators, known.validators
         pairs = [
-            (self.validators.etag, known.validators.etag),
-            (self.validators.last_modified, known.validators.last_modified),
+            (here.etag, there.etag),
+            (here.last_modified, there.last_modified),
             (self.size_bytes, known.size_bytes or None),
         ]
-        matches = [here == there for here, there in pairs if here is not None and there is not None]
-        return all(matches) if matches else not known.validators.conditions()
+        matches = [one == other for one, other in pairs if one is not None and other is not None]
+        return all(matches) if matches else not there.conditions()
 
 
 @dataclass(frozen=True)
 class Downloader:
+    """Fetches archives over HTTP."""
+
     web: HttpClient
     settings: rules.SourcesSettings
     observer: Observer
 
-    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
-        """Download into `part`; None when what is known is still current. `sha256`: published by the release index."""
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Facts | None:
+        """Download into `part`; return None if the known file is current. `sha256`: published by the release index."""
         try:
             head = self._look(url)
             expected = sha256 or self._fetch_checksum(url)
@@ -79,7 +81,7 @@ class Downloader:
             if expected is None:
                 shown = rules.hide_credentials(url)
                 if self.settings.require_checksum:
-                    reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
+                    reason = "No SHA-256 is published for it, and sources.require_checksum is set"
                     raise self._checksum_error(f"File: {shown}", reason)
                 self.observer.say(f"unverified: no SHA-256 is published for {shown}")
             conditions = known.validators.conditions() if known is not None else {}
@@ -92,11 +94,10 @@ class Downloader:
         return download
 
     def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
-        """Return None for an archive that can only be fetched as a whole. Raises E005, E006."""
+        """Return an archive that can be read in ranges; None for any other. Raises E005, E006."""
+        manifest_url = rules.append_suffix(url, rules.MANIFEST_SUFFIX)
         try:
-            answer = self.web.read(
-                rules.append_suffix(url, rules.MANIFEST_SUFFIX), {}, limit_bytes=rules.MANIFEST_LIMIT_BYTES
-            )
+            answer = self.web.read(manifest_url, {}, limit_bytes=rules.MANIFEST_LIMIT_BYTES)
             if answer.status != 200:
                 return None
             expected = sha256 or self._fetch_checksum(url)
@@ -105,7 +106,7 @@ class Downloader:
             file = open_ranges(self.web, url, self.observer)
             if file is not None and file.size_bytes > self.settings.max_download_bytes:
                 raise _too_large(url, self.settings.max_download_bytes)
-            # A publisher that replaces an archive replaces the files beside it: what was read before is no good.
+            # A publisher replaces the files beside an archive too: a changed checksum makes the manifest worthless.
             if file is None or (sha256 is None and self._fetch_checksum(url) != expected):
                 return None
             return RemotePackage(answer.body, expected, file, file.validators)
@@ -113,7 +114,7 @@ class Downloader:
             raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
 
     def signature(self, url: str) -> bytes | None:
-        """Return the `.minisig` beside an archive, if there is one. Raises E005 for what may pass, else E017."""
+        """Return the `.minisig` beside an archive, if there is one. Raises E005 for a temporary fault, else E017."""
         address = rules.append_suffix(url, rules.SIGNATURE_SUFFIX)
         try:
             return self._read_if_any(address, rules.SIGNATURE_LIMIT_BYTES)
@@ -124,7 +125,7 @@ class Downloader:
             raise errors.signature_refused(rules.hide_credentials(url), reason, "", []) from fault
 
     def _read_if_any(self, address: str, limit_bytes: int) -> bytes | None:
-        """Return a small file; None when there is none. Raises RequestFault."""
+        """Return a small file; None if there is none. Raises RequestFault."""
         answer = self.web.read(address, {}, limit_bytes=limit_bytes)
         if answer.status in {404, 410}:
             return None
@@ -133,7 +134,7 @@ class Downloader:
         return answer.body
 
     def _look(self, url: str) -> _RemoteHead:
-        """Ask with HEAD; a server without HEAD, or one that lies about the length with 0, is no obstacle."""
+        """Request the headers with HEAD. Accept a server without HEAD, and one that announces a length of 0."""
 
         def attempt() -> _RemoteHead:
             with self.web.open("HEAD", url, {"Accept-Encoding": "identity"}) as response:
@@ -166,9 +167,9 @@ class Downloader:
             raise self._checksum_error(subject, "It holds no SHA-256 for this archive")
         return checksum
 
-    def _transfer_verified(self, transfer: "_Transfer", expected: str | None) -> Download | None:
+    def _transfer_verified(self, transfer: "_Transfer", expected: str | None) -> Facts | None:
         download = transfer.run()
-        is_wrong = download is not None and expected not in {None, download.sha256}
+        is_wrong = download is not None and expected not in {None, download.identity}
         if is_wrong and transfer.was_resumed:
             self.observer.say("the resumed download does not match its checksum: starting over")
             transfer.discard()
@@ -178,10 +179,10 @@ class Downloader:
         if expected is None:
             transfer.check_announced_length()
             return download
-        if download.sha256 != expected:
+        if download.identity != expected:
             transfer.discard()
-            raise self._mismatch(transfer.url, expected, download.sha256)
-        return replace(download, verified=True)
+            raise self._mismatch(transfer.url, expected, download.identity)
+        return msgspec.structs.replace(download, verified=True)
 
     def _mismatch(self, url: str, expected: str, actual: str) -> errors.DownloadError:
         hashes = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
@@ -212,7 +213,7 @@ def _file_name(url: str) -> str:
 def _retry_while_progressing(
     web: HttpClient, attempt: Callable[[], Result], arrived_bytes: Callable[[], int], on_retry: Callable[[str], None]
 ) -> Result:
-    """Retry, with a new count of retries after each stretch that brought something."""
+    """Retry, and count retries from 0 again after each attempt that made progress."""
     while True:
         before = arrived_bytes()
         try:
@@ -227,7 +228,7 @@ def _retry_while_progressing(
 
 @dataclass
 class _Transfer:
-    """The GET of one file into its part file, over as many requests as it takes."""
+    """The download of one file into its part file, with one or more requests."""
 
     downloader: Downloader
     url: str
@@ -235,7 +236,7 @@ class _Transfer:
     conditions: dict[str, str]
     announced_bytes: int | None
     is_checked: bool
-    """Whether a checksum will tell that the parts belong together."""
+    """Whether a checksum will verify that the parts belong together."""
     was_resumed: bool = False
     was_encoded: bool = False
 
@@ -243,13 +244,13 @@ class _Transfer:
         discard_part(self.part)
         self.was_resumed = False
 
-    def run(self) -> Download | None:
+    def run(self) -> Facts | None:
         files.make_folder(self.part.parent)
         web, say = self.downloader.web, self.downloader.observer.say
         return _retry_while_progressing(web, self._attempt, self._count_arrived, say)
 
     def check_announced_length(self) -> None:
-        """Compare with HEAD, the only witness of the length without a checksum."""
+        """Compare the length with that of HEAD: without a checksum there is no other check."""
         size_bytes = self.part.stat().st_size
         if self.announced_bytes is not None and size_bytes != self.announced_bytes and not self.was_encoded:
             self.discard()
@@ -258,7 +259,7 @@ class _Transfer:
     def _count_arrived(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
-    def _attempt(self) -> Download | None:
+    def _attempt(self) -> Facts | None:
         have_bytes, known = self._find_resumable()
         headers = {"Accept-Encoding": "identity"}
         if have_bytes:
@@ -283,34 +284,34 @@ class _Transfer:
             return self._receive(response, have_bytes)
 
     def _find_resumable(self) -> tuple[int, Validators]:
-        """Return how much of which version an earlier attempt left behind."""
-        try:
+        """Return the bytes that an earlier attempt received, and their version."""
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             validators = msgspec.json.decode(note_path(self.part).read_bytes(), type=Validators)
-            # Without either, the rest of this file could not be distinguished from that of another.
-            is_resumable = validators.for_range or self.is_checked
-            return (self._count_arrived(), validators) if is_resumable else (0, Validators())
-        except (OSError, ValueError, RecursionError):
-            return 0, Validators()
+            # Without either, the rest of another version would go unnoticed.
+            if validators.for_range or self.is_checked:
+                return self._count_arrived(), validators
+        return 0, Validators()
 
     def _check_continues(self, response: httpx2.Response, have_bytes: int, known: Validators) -> None:
-        """Accept a 206 only when it is the rest of the same file; else start over."""
+        """Accept a 206 only if it is the rest of the same file; else start over."""
         span, etag = _parse_range(response), response.headers.get("ETag")
         if span and span[0] == have_bytes and (not etag or not known.etag or etag == known.etag):
             return
         self.discard()
         raise RequestFault("the server answered with another part of the file", retryable=True)
 
-    def _accept_whole(self, response: httpx2.Response, have_bytes: int, known: Validators) -> Download:
-        """Accept the part as the whole file when the server has nothing behind it; else it is another file now."""
+    def _accept_whole(self, response: httpx2.Response, have_bytes: int, known: Validators) -> Facts:
+        """Accept the part as the whole file if the server has no more bytes; else start over."""
         match = re.fullmatch(r"bytes \*/([0-9]{1,18})", response.headers.get("Content-Range", ""))
         total_bytes = int(match[1]) if match else self.announced_bytes
         if have_bytes != total_bytes:
             self.discard()
             raise RequestFault("the server cannot continue the download", retryable=True)
         self.was_resumed = True
-        return Download(files.hash_file(self.part), verified=False, validators=known)
+        sha256 = files.hash_file(self.part)
+        return Facts(sha256, verified=False, etag=known.etag, last_modified=known.last_modified, hashes={})
 
-    def _receive(self, response: httpx2.Response, have_bytes: int) -> Download:
+    def _receive(self, response: httpx2.Response, have_bytes: int) -> Facts:
         validators, limit_bytes = _validators(response), self.downloader.settings.max_download_bytes
         encoding = response.headers.get("Content-Encoding", "")
         rest_bytes = _content_length(response)
@@ -328,25 +329,22 @@ class _Transfer:
                 raise errors.storage_failed(str(self.part.parent), reason)
         with _Sink(self.part, have_bytes) as sink:
             with self.downloader.observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
-                for chunk in self._unpack(response, encoding, limit_bytes - have_bytes):
-                    sink.write(chunk)
-                    advance(len(chunk))
+                try:
+                    for chunk in unpack_body(response.iter_raw(), encoding, limit_bytes - have_bytes):
+                        sink.write(chunk)
+                        advance(len(chunk))
+                except BodyError as fault:
+                    if not fault.is_too_long:
+                        raise RequestFault(str(fault)) from fault
+                    self.discard()
+                    raise _too_large(self.url, limit_bytes) from fault
             sha256, received_bytes = sink.finish()
         if total_bytes is not None and received_bytes != total_bytes:
             raise RequestFault(f"{received_bytes} of {total_bytes} bytes arrived", retryable=True)
-        return Download(sha256, verified=False, validators=validators)
-
-    def _unpack(self, response: httpx2.Response, encoding: str, limit_bytes: int) -> Iterator[bytes]:
-        try:
-            yield from unpack_body(response.iter_raw(), encoding, limit_bytes)
-        except BodyError as fault:
-            if not fault.is_too_long:
-                raise RequestFault(str(fault)) from fault
-            self.discard()
-            raise _too_large(self.url, self.downloader.settings.max_download_bytes) from fault
+        return Facts(sha256, verified=False, etag=validators.etag, last_modified=validators.last_modified, hashes={})
 
     def _begin_part(self, validators: Validators) -> None:
-        """Empty the part, then write the note that makes it resumable."""
+        """Create an empty part, then write the note that makes it resumable."""
         files.unlink(note_path(self.part), missing_ok=True)
         os.close(files.open_file(self.part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         if not self.was_encoded:
@@ -354,7 +352,7 @@ class _Transfer:
 
 
 class _Sink:
-    """Writes blocks as they fill up and hashes them in a second thread. What came before an error is on disk."""
+    """A part file: written in blocks, which a second thread hashes. An error loses no received byte."""
 
     def __init__(self, part: Path, have_bytes: int) -> None:
         self._digest = hashlib.sha256()
@@ -377,39 +375,33 @@ class _Sink:
         os.close(self._descriptor)
 
     def write(self, chunk: bytes) -> None:
-        if self._block or len(chunk) < _BLOCK_BYTES:
-            self._block += chunk
-            if len(self._block) >= _BLOCK_BYTES:
-                self._flush()
-        else:
-            self._store(chunk)
+        self._block += chunk
+        if len(self._block) >= _BLOCK_BYTES:
+            self._flush()
 
     def finish(self) -> tuple[str, int]:
+        """Return the SHA-256 and the size of the file."""
         self._flush()
-        self._wait()
+        if self._hashing is not None:
+            self._hashing.result()
         return self._digest.hexdigest(), self._size
 
     def _flush(self) -> None:
-        if self._block:
-            block, self._block = self._block, bytearray()
-            self._store(block)
-
-    def _store(self, block: bytes | bytearray) -> None:
+        if not self._block:
+            return
+        block, self._block = self._block, bytearray()
         files.write_all(self._descriptor, block)
         self._size += len(block)
-        self._wait()
-        self._hashing = self._hasher.submit(self._digest.update, block)
-
-    def _wait(self) -> None:
         if self._hashing is not None:
             self._hashing.result()
+        self._hashing = self._hasher.submit(self._digest.update, block)
 
 
 # ── ranges of it ───────────────────────────────────────────────────────────────────────────────────
 
 
 def open_ranges(web: HttpClient, url: str, observer: Observer) -> "RangedFile | None":
-    """Return None when the server does not send ranges. Raises RequestFault."""
+    """Return the file at an address; None if the server does not send ranges. Raises RequestFault."""
 
     def attempt() -> RangedFile | None:
         headers = {"Range": f"bytes=-{_TAIL_BYTES}", "Accept-Encoding": "identity"}
@@ -429,7 +421,7 @@ def open_ranges(web: HttpClient, url: str, observer: Observer) -> "RangedFile | 
 
 
 def _cut_off(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
-    """Stop after this many bytes: a server may send more than it said, and without end."""
+    """Stop after this many bytes: a server may send more than it announced, without end."""
     for chunk in chunks:
         yield chunk[:length]
         length -= len(chunk)
@@ -438,7 +430,7 @@ def _cut_off(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
 
 
 def _parse_range(response: httpx2.Response) -> tuple[int, int, int | None] | None:
-    """Return start, end and size of the whole, which the server may not know."""
+    """Return start, end and size of the whole file; None for a size that the server does not know."""
     content_range = response.headers.get("Content-Range", "")
     match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", content_range)
     return (int(match[1]), int(match[2]) + 1, None if match[3] == "*" else int(match[3])) if match else None
@@ -446,18 +438,17 @@ def _parse_range(response: httpx2.Response) -> tuple[int, int, int | None] | Non
 
 @dataclass(frozen=True)
 class RangedFile:
-    """A file at an address, read in ranges, all of them of one version."""
+    """A file at an address that is read in ranges of one version."""
 
     web: HttpClient
     url: str
     observer: Observer
     size_bytes: int
     tail: bytes
-    """Its last bytes."""
     validators: Validators
 
     def read(self, start: int, length: int) -> bytes:
-        """Raises ChangedError, E005."""
+        """Return a range. Raises ChangedError, E005."""
         before_tail = self.size_bytes - len(self.tail) - start
         missing = min(length, max(0, before_tail))
         received = bytearray()
@@ -467,9 +458,8 @@ class RangedFile:
         return bytes(received) + self.tail[in_tail : in_tail + length - missing]
 
     def copy(self, start: int, length: int, path: Path) -> None:
-        """Raises ChangedError, E005."""
-        name = self.url.partition("?")[0].rpartition("/")[2]
-        with path.open("xb") as stream, self.observer.transfer(name, length, 0) as advance:
+        """Copy a range into a new file. Raises ChangedError, E005."""
+        with path.open("xb") as stream, self.observer.transfer(_file_name(self.url), length, 0) as advance:
 
             def store(chunk: bytes) -> None:
                 stream.write(chunk)
@@ -478,7 +468,7 @@ class RangedFile:
             self._transfer(start, length, store)
 
     def _transfer(self, start: int, length: int, store: Callable[[bytes], object]) -> None:
-        """Receive a range; an attempt goes on behind what has arrived."""
+        """Receive a range. Each attempt continues after the bytes that arrived."""
         arrived = 0
 
         def attempt() -> None:

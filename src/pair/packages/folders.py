@@ -1,9 +1,9 @@
-"""Work on whole folders: list the files that a KB may hold, and replace a folder in one step.
+"""Folders of a KB: list the files that a KB may hold, and replace a folder in one step.
 
 Invariants of a replacement
-    Readers see the old folder or the new one. On Linux the two trade places in one step. Where a folder cannot be moved
-    (it is a mount point) or the system cannot trade places, the entries of the folder are moved one by one and a note
-    beside them lets the next run undo a move that was cut off.
+    Readers see the old folder or the new one. Linux exchanges the two in one step. If a folder cannot be moved (as a
+    mount point) or the system cannot exchange folders, entries are moved one by one, and a note lets the next run
+    undo an interrupted move.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ _NEW_NAME = "new"
 
 @dataclass(frozen=True)
 class FileListing:
-    """Everything below a folder but folders, by path relative to it, and the folders."""
+    """The files and folders below a folder, by relative path."""
 
     files: dict[str, os.stat_result]
     folders: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
-    """Files that are not listed because a KB may not hold them, with the reason."""
+    """Files that a KB may not hold, with the reason."""
 
     def fingerprint(self) -> str:
-        """Return a hash that changes when a file comes, goes, or changes in size or time."""
+        """Return a hash that changes if a file is added or removed, or changes in size or time."""
         lines = [f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}" for path, seen in self.files.items()]
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
@@ -70,7 +70,7 @@ def list_folder(
 
 
 def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> FileListing:
-    """List regular files, and links to regular files inside `root`; not version control, nor pair's own files."""
+    """List regular files and links to regular files inside `root`, without version control and the files of pair."""
     left_out = frozenset(os.path.abspath(path) for path in (root / rules.INDEX_FOLDER, *leave_out))  # noqa: PTH100 - as in list_folder
     everything = list_folder(root, leave_out=left_out, leave_out_name=rules.is_version_control)
     repositories = rules.find_bare_repositories(everything.files)
@@ -97,7 +97,7 @@ def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> FileListing:
 
 
 def _stat_inside(link: Path, real_root: Path) -> os.stat_result | None:
-    """Follow a link to a regular file inside the folder; None for anything else."""
+    """Return the status of the file that a link leads to, if it is a regular file inside the folder."""
     with contextlib.suppress(OSError, RuntimeError):
         real = link.resolve(strict=True)
         behind = real.stat()
@@ -107,9 +107,8 @@ def _stat_inside(link: Path, real_root: Path) -> os.stat_result | None:
 
 
 def content_checksum(hashes: dict[str, str]) -> str:
-    """Return one SHA-256 for names and contents of many files, so that a rename is noticed too."""
-    lines = [f"{hashes[path]}  {path}\n" for path in sorted(hashes)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    """Return one SHA-256 for the names and contents of many files."""
+    return hashlib.sha256("".join(f"{hashes[path]}  {path}\n" for path in sorted(hashes)).encode()).hexdigest()
 
 
 def hash_files(root: Path, paths: Iterable[str]) -> dict[str, str]:
@@ -120,7 +119,7 @@ def hash_files(root: Path, paths: Iterable[str]) -> dict[str, str]:
 
 
 def make_staging(target: Path, token: str) -> Path:
-    """Make a new, empty folder that `put_in_place` can bring to `target`: beside it, or inside a mount point."""
+    """Make an empty folder that `put_in_place` can move to `target`: beside it, or inside a mount point."""
     staging = staging_path(target, token)
     with files.open_folder(staging.parent, make=True) as home, files.naming(staging):
         os.mkdir(staging.name, dir_fd=home)
@@ -134,7 +133,7 @@ def staging_path(target: Path, token: str) -> Path:
 
 
 def put_in_place(new: Path, target: Path) -> None:
-    """Bring a folder from `make_staging` to the target, and delete what was there."""
+    """Replace the target by a folder of `make_staging`, and delete the old one."""
     staging = new.parent
     if not target.exists():
         files.rename(new, target)
@@ -144,14 +143,11 @@ def put_in_place(new: Path, target: Path) -> None:
 
 
 def clear_leftovers(target: Path) -> None:
-    """Undo what a killed run left behind. Call under the target's lock."""
+    """Undo and remove the leftovers of killed runs. The caller holds the lock of the target."""
     for home in (target.parent, target):
-        if not home.is_dir():
-            continue
-        for staging in [home / name for name in files.list_folder(home) if _is_leftover(name, target)]:
-            with files.open_folder(staging) as descriptor:
-                is_moving = _NOTE_NAME in files.list_below(descriptor)
-            if is_moving:
+        names = files.list_folder(home) if home.is_dir() else []
+        for staging in [home / name for name in names if _is_leftover(name, target)]:
+            if _NOTE_NAME in files.list_folder(staging):
                 _undo_moves(staging, target)
             files.remove_tree(staging)
 
@@ -162,12 +158,13 @@ def _is_leftover(name: str, target: Path) -> bool:
 
 
 def _moves_entry_by_entry(target: Path) -> bool:
-    """Tell whether a folder cannot be moved: a mount point, one in a closed folder, or one with a shell in it."""
-    return os.path.ismount(target) or Path.cwd().is_relative_to(target) or files.is_read_only(target.parent)
+    """Tell whether a folder cannot be moved: a mount point, in a read-only folder, or above the current folder."""
+    is_read_only = target.parent.is_dir() and not os.access(target.parent, os.W_OK | os.X_OK)
+    return os.path.ismount(target) or Path.cwd().is_relative_to(target) or is_read_only
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Let two folders trade places; False where the system cannot."""
+    """Exchange two folders; return False if the system cannot."""
     if not sys.platform.startswith("linux"):
         return False
     library = ctypes.CDLL(None, use_errno=True)
@@ -185,7 +182,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 @contextlib.contextmanager
 def _open_places(staging: Path, target: Path) -> Iterator[tuple[int, int, int]]:
-    """Give descriptors of the new entries, the old ones and the target: nothing is moved through a link."""
+    """Open the folders of the new entries, of the old ones, and the target: nothing is moved through a link."""
     with (
         files.open_folder(staging / _NEW_NAME) as new,
         files.open_folder(staging / _OLD_NAME) as old,
@@ -213,10 +210,9 @@ def _move_entries(staging: Path, target: Path) -> None:
 
 
 def _undo_moves(staging: Path, target: Path) -> None:
-    """Undo the moves; this is safe to repeat, for where an entry lies tells whether it was moved.
+    """Undo the moves. Repeating this is safe: the place of an entry shows whether it was moved.
 
-    The note is not trusted: a name in it must be a plain one, and only what has the inode that it names is moved out of
-    the target.
+    The note is not trusted: a name in it must be plain, and an entry leaves the target only with the noted inode.
     """
     note = files.read_file(staging / _NOTE_NAME).decode(errors="surrogateescape")
     with _open_places(staging, target) as (new, old, present):
@@ -236,7 +232,7 @@ def _move(name: str, source: int, destination: int) -> None:
 
 
 def _inode(folder: int, name: str) -> str:
-    """Return the number of an entry as text, which a move keeps; nothing for an entry that is not there."""
+    """Return the inode of an entry, which a move keeps; "" for a missing entry."""
     try:
         return str(os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino)
     except FileNotFoundError:

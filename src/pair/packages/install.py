@@ -1,8 +1,8 @@
-"""Install and update: bring a target folder in line with the content of a source, all or nothing.
+"""Installs and updates: make a target folder equal to the content of a source, all or nothing.
 
 Invariants
-    The target changes in one step, from the old state to the new one, record included.
-    What the user edited, added or deleted is never overwritten without --force.
+    The target and its record change in one step, from the old state to the new one.
+    Files that the user edited, added or deleted are never overwritten without --force.
 """
 
 import contextlib
@@ -39,69 +39,61 @@ _RACY_NANOSECONDS = 20_000_000
 
 @dataclass(frozen=True)
 class InstallRequest:
-    """What to do to which folder."""
+    """The options of one install or update."""
 
     mode: Mode
     target: Path
     force: bool = False
     dry_run: bool = False
     kb_id: str | None = None
-    """Of the KB in the engine; None: as recorded, else `default` or the name of the folder."""
+    """The KB in the engine; None: as recorded, else `default` or the name of the folder."""
     locked: Locked | None = None
     """The only bytes that may be installed."""
     with_index: bool = True
     """Whether the engine installs the index of a package, if there is one."""
 
     def __post_init__(self) -> None:
-        """Raises E212 for an id that the engine cannot have."""
+        """Check the id of the KB. Raises E212."""
         if self.kb_id is not None:
             check_kb_id(self.kb_id)
 
 
 @dataclass(frozen=True)
 class InstalledIndex:
-    """A KB after an index was installed into it."""
+    """A KB after the install of an index."""
 
     kb_id: str
     manifest_version: int
     documents: int
     shards: int
-    """Of the package."""
+    """Shards of the package."""
     new_shards: int = 0
     """Shards that were not stored before."""
 
 
-@dataclass(frozen=True)
-class StagedIndex:
-    """An index whose shards are stored, none of them visible yet."""
-
-    differing: frozenset[str]
-    """Ids of documents that have to be indexed from their files: the index has other texts of them."""
-    publish: Callable[[frozenset[str], frozenset[str]], InstalledIndex]
-    """Makes the index visible in one step, without edited files, which stay as they are here, and those that are gone.
-
-    Raises DamagedCopyError.
-    """
+PublishIndex = Callable[[frozenset[str], frozenset[str]], InstalledIndex]
+"""Makes a stored index visible in one step, given the paths of edited and of removed files. Raises DamagedCopyError."""
 
 
 class IndexInstaller(Protocol):
-    """One KB of the engine, as packages need it."""
+    """The install of indexes into one KB of the engine."""
 
     def is_current(self, index_sha256: str) -> bool:
-        """Tell whether this very index is the one that was installed last."""
+        """Tell whether this index was the last one installed."""
         ...
 
-    def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> StagedIndex | None:
-        """Store the missing shards; None for a dry run, which changes nothing.
+    def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> PublishIndex | None:
+        """Store the missing shards, not visible yet; return None for a dry run, which changes nothing.
 
-        Raises E221 for an index that is damaged, or lies about its files, and DamagedCopyError for a file that the
-        engine was thought to hold.
+        Raises E221 for an index that is damaged or disagrees with its files, and DamagedCopyError for a missing file.
         """
         ...
 
 
 @dataclass(frozen=True)
 class InstallReport:
+    """The outcome of an install or update."""
+
     mode: Mode
     target: Path
     source: KbSource
@@ -109,9 +101,8 @@ class InstallReport:
     version: str
     verified: bool | None
     signed_by: str | None = None
-    """Id of the key whose signature of the archive held."""
+    """Id of the key with a valid signature of the archive."""
     index: InstalledIndex | None = None
-    """What the engine installed with it."""
     dry_run: bool = False
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -129,7 +120,7 @@ class InstallReport:
 
 @dataclass(frozen=True)
 class _FileComparison:
-    """What was installed, what is offered and what is in the target, and what follows from it."""
+    """The installed, offered and present files, and the plan that follows."""
 
     offer: SourceContent
     kb: KbFolder
@@ -141,14 +132,14 @@ class _FileComparison:
 
 @dataclass(frozen=True)
 class Installation:
-    """Carries out one request."""
+    """One install or update of a target."""
 
     request: InstallRequest
     kb_id: str
     clock: Clock
     observer: Observer
     token: str
-    """Names its temporary folder."""
+    """Names the temporary folder."""
     open_index: Callable[[], IndexInstaller]
     """Called only if there is an index to install."""
 
@@ -156,18 +147,21 @@ class Installation:
     def target(self) -> Path:
         if self.request.locked is None:
             return files.resolve(self.request.target)
-        # A locked target is below the lock's folder by its name: a link does not count.
+        # A locked target is below the folder of the lock by name: links are not followed.
         lock = self.request.locked.lock
         return Path(os.path.realpath(lock.parent)) / make_relative(self.request.target, lock)
 
     def apply(self, offer: SourceContent) -> InstallReport:
-        """Raises E010-E013, E016, E022, E023, E027, E028 and DamagedCopyError; the target is then what it was."""
+        """Install the content. An error leaves the target unchanged.
+
+        Raises E010-E013, E016, E022, E023, E027, E028 and DamagedCopyError.
+        """
         with files.storage_errors():
             self._refuse_links()
             if self.request.dry_run:
                 return self._apply(offer)
             say, named = self.observer.say, self.request.target
-            # Of the parent, for the target itself is replaced.
+            # The lock is on the parent, because the target itself is replaced.
             with files.lock_folder(
                 self.target.parent, on_wait=lambda holder: say(f"waiting for {holder}, which is working on {named}")
             ):
@@ -175,11 +169,11 @@ class Installation:
                 for _ in range(_TRIES_WHILE_TARGET_CHANGES):
                     with contextlib.suppress(_TargetChangedError):
                         return self._apply(offer)
-                    logger.debug("the target changed meanwhile", extra={"target": str(self.target)})
+                    logger.debug("the target changed during the install", extra={"target": str(self.target)})
                 raise errors.target_changing(str(named))
 
     def _refuse_links(self) -> None:
-        """Refuse links to a locked target: the lock may be a stranger's, and so may the links around it."""
+        """Refuse links on the way to a locked target: a hostile project may contain both the lock and the links."""
         if self.request.locked is not None:
             refuse_links(self.request.target, self.request.locked.lock)
 
@@ -190,7 +184,7 @@ class Installation:
         current = self._list_target()
         if header is not None and self._is_current(header, offer, current):
             logger.debug("nothing changed since the last run", extra={"target": str(self.target)})
-            report = self._report(offer, (header.name, header.version), rules.UpdatePlan())
+            report = self._report(offer, (header.name, header.version), rules.UpdatePlan(), ())
             return dataclasses.replace(report, verified=header.verified, unchanged=header.file_count)
         with offer.open() as kb:
             if not kb.files:
@@ -204,40 +198,28 @@ class Installation:
                 kept = [kept.path for kept in compared.plan.kept]
                 raise errors.files_in_the_way(str(self.request.target), kept, is_installed=header is not None)
             self._check_writable(compared)
-            # The index is stored before the files change, and made visible after they did. Killed in between, the next
-            # run goes on.
-            staged = None
+            # The index is stored before the files change and becomes visible afterwards. After a kill in between, the
+            # next run continues.
+            publish = None
             if self.request.with_index and kb.index is not None:
-                staged = self.open_index().stage(kb.index, dry_run=self.request.dry_run)
-            report = self._report(offer, _label(offer.source, kb), compared.plan)
-            report = dataclasses.replace(report, skipped=kb.skipped)
+                publish = self.open_index().stage(kb.index, dry_run=self.request.dry_run)
+            report = self._report(offer, _label(offer.source, kb), compared.plan, kb.skipped)
             if self.request.dry_run:
                 return report
             self._carry_out(compared)
-            if staged is None:
+            if publish is None:
                 return report
-            return dataclasses.replace(report, index=self._publish_index(staged, compared.plan))
-
-    def _publish_index(self, staged: StagedIndex, plan: rules.UpdatePlan) -> InstalledIndex:
-        """Make the index visible without the differing documents: a sync indexes them from their files."""
-        deleted = frozenset(kept.path for kept in plan.kept if kept.reason == "deleted")
-        edited = frozenset(kept.path for kept in plan.kept) - deleted
-        if staged.differing:
-            self.observer.say(
-                f"the index is used without {len(staged.differing):,} documents whose text is not that of the packaged "
-                f"file: {min(staged.differing)}. Run pair sync to index them"
-            )
-        return staged.publish(edited, deleted.union(plan.removed, staged.differing))
+            deleted = frozenset(kept.path for kept in compared.plan.kept if kept.reason == "deleted")
+            edited = frozenset(kept.path for kept in compared.plan.kept) - deleted
+            return dataclasses.replace(report, index=publish(edited, deleted.union(compared.plan.removed)))
 
     def _refuse_other_release(self, offer: SourceContent, kb: KbFolder, header: RecordHeader | None) -> None:
-        """Refuse a manifest, which a signature covers, that differs from the release index: it may be an old one."""
+        """Refuse a signed manifest that differs from the release index: it may belong to an old release."""
         source, manifest = offer.source, kb.manifest
         shown = rules.hide_credentials(source.feed or source.location)
-        if source.name is not None and (
-            manifest is None or (manifest.name, manifest.version) != (source.name, source.version)
-        ):
-            said = f"{manifest.name} {manifest.version}" if manifest is not None else "nothing: it has no manifest"
-            raise errors.release_differs(shown, f"{source.name} {source.version}", said)
+        found = (manifest.name, manifest.version) if manifest is not None else ("nothing:", "it has no manifest")
+        if source.name is not None and (manifest is None or found != (source.name, source.version)):
+            raise errors.release_differs(shown, f"{source.name} {source.version}", " ".join(found))
         is_asked_for = self.request.force or self.request.locked is not None
         is_chosen_by_host = source.feed is not None or (self.request.mode == "update" and source.requires_download)
         if manifest is None or header is None or is_asked_for or not is_chosen_by_host:
@@ -245,10 +227,10 @@ class Installation:
         if manifest.name == header.name and is_older(manifest.version, header.version):
             raise errors.version_older(shown, header.name, header.version, manifest.version)
 
-    # Observing: hashes, reading only what size and time do not settle; with --force, everything
+    # Observe: hash only files whose size or time changed; with --force, all files
 
     def _read_unless_forced(self, read: Callable[[Path], Recorded]) -> Recorded | None:
-        """Ignore a damaged record when everything is to be put back anyway."""
+        """Read the record. With --force, which replaces everything, ignore a damaged one."""
         try:
             return read(self.target)
         except errors.DataError:
@@ -297,7 +279,7 @@ class Installation:
     def _hash_offered(
         self, kb: KbFolder, installed: dict[str, InstalledFile], current: folders.FileListing
     ) -> dict[str, str | None]:
-        """Leave a file that is neither installed nor in the target to be hashed while copied, unless it is locked."""
+        """Return the hashes of the offered files; None for a new file, which is hashed when it is copied."""
         hashes: dict[str, str | None] = {}
         for path, entry in kb.files.items():
             known = installed.get(path)
@@ -332,13 +314,13 @@ class Installation:
         return hashes
 
     def _check_writable(self, compared: _FileComparison) -> None:
-        """Refuse to change a read-only file: pair installs writable ones, so it was protected."""
+        """Refuse to change a read-only file: pair installs writable files, so the user protected it."""
         for path in (*compared.plan.changed, *compared.plan.removed):
             mode = compared.current.files[path].st_mode
             if stat.S_ISREG(mode) and not mode & stat.S_IWUSR:
                 raise errors.storage_failed(str(self.request.target / path), "the file is read-only")
 
-    # Acting: build the whole new state beside the old one, then let them trade places
+    # Act: build the new state beside the old one, then exchange the two
 
     def _carry_out(self, compared: _FileComparison) -> None:
         if compared.plan.changes_nothing and compared.current.files:
@@ -354,13 +336,13 @@ class Installation:
             if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
             _keep_modes(self.target, staged, compared.current.folders)
-            self._refuse_links()  # again: building the new state took time
+            self._refuse_links()  # again: a link may have appeared since
             folders.put_in_place(staged, self.target)
         finally:
             files.remove_tree(staged.parent)
 
     def _record_bytes(self, compared: _FileComparison, listing: folders.FileListing, hashes: dict[str, str]) -> bytes:
-        """`listing` is the target as it will be; `hashes` are those of the files just placed."""
+        """Return the record. `listing`: the files of the new target. `hashes`: those of the files just placed."""
         plan, kb = compared.plan, compared.kb
         now_ns = int(self.clock.now().timestamp() * 1e9)
         installed = {
@@ -372,8 +354,8 @@ class Installation:
         for path in (*plan.files_to_place, *plan.unchanged):
             entry, seen = kb.files[path], listing.files[path]
             sha256 = hashes.get(path) or compared.offered[path]
-            assert sha256 is not None  # noqa: S101 - what is in the target was hashed to be compared
-            # A source written to a moment ago may be written to again within the same tick of the clock.
+            assert sha256 is not None  # noqa: S101 - files in the target were hashed for the comparison
+            # A source that was written just now may change again within the same tick of the clock.
             racy = entry.mtime_ns > now_ns - _RACY_NANOSECONDS
             is_racy = is_racy or racy
             source_mtime_ns = 0 if racy else entry.mtime_ns
@@ -402,27 +384,28 @@ class Installation:
 
     # Reporting
 
-    def _report(self, offer: SourceContent, label: tuple[str, str], plan: rules.UpdatePlan) -> InstallReport:
-        name, version = label
+    def _report(
+        self, offer: SourceContent, label: tuple[str, str], plan: rules.UpdatePlan, skipped: tuple[tuple[str, str], ...]
+    ) -> InstallReport:
         return InstallReport(
-            mode=self.request.mode,
-            target=self.request.target,
-            source=offer.source,
-            name=name,
-            version=version,
-            verified=offer.verified,
+            self.request.mode,
+            self.request.target,
+            offer.source,
+            *label,
+            offer.verified,
             dry_run=self.request.dry_run,
             added=plan.added,
             changed=plan.changed,
             removed=plan.removed,
             kept=plan.kept,
             unchanged=len(plan.unchanged),
+            skipped=skipped,
             signed_by=offer.signed_by,
         )
 
 
 class _TargetChangedError(Exception):
-    """The target was written to while its new state was being built."""
+    """A change of the target while its new state was being built."""
 
 
 def _strip_users(source: KbSource) -> KbSource:
@@ -431,7 +414,7 @@ def _strip_users(source: KbSource) -> KbSource:
 
 
 def _find_origin(kb: KbFolder, offered: Mapping[str, str | None]) -> dict[str, str]:
-    """Return what identifies the bytes of a KB: its archive or commit, if it has one, and its content."""
+    """Return the hashes that identify the bytes of a KB: archive or commit, if there is one, and content."""
     if kb.manifest is not None:
         content_sha256 = kb.manifest.content_checksum
     else:
@@ -441,7 +424,7 @@ def _find_origin(kb: KbFolder, offered: Mapping[str, str | None]) -> dict[str, s
 
 
 def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:
-    """Return name and version: the package's own, else those of its address."""
+    """Return name and version of the package, else those of its address."""
     if kb.manifest is not None:
         return kb.manifest.name, kb.manifest.version
     location = rules.hide_credentials(source.location).partition("?")[0].partition("#")[0].rstrip("/")
@@ -450,7 +433,7 @@ def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:
 
 
 def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
-    """Link the files that stay, rather than copy them: a program that is writing to one goes on writing to it."""
+    """Link the files that stay instead of copying them: a program may still be writing to one."""
     plan, current = compared.plan, compared.current
     leaving = {*plan.removed, *plan.changed}
     emptied = {folder for path in plan.removed for folder in rules.list_parents(path)}
@@ -470,7 +453,7 @@ def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
 
 
 def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
-    """Copy the modes of folders, last of all and the innermost first: a folder may be closed to its owner too."""
+    """Copy the modes of folders, innermost first: a folder may be read-only for its owner too."""
     for folder in ("", *folders)[::-1]:
         old, new = target / folder, staged / folder
         if old.is_dir() and new.is_dir():
@@ -481,7 +464,7 @@ def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
 
 
 def _stage_placed(staged: Path, compared: _FileComparison) -> dict[str, str]:
-    """Copy the new files in; return their SHA-256 as they were copied."""
+    """Copy or move the new files into the staging folder. Return their SHA-256."""
     kb = compared.kb
     hashes: dict[str, str] = {}
     made = {""}

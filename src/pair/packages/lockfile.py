@@ -2,7 +2,7 @@
 
 Invariants
     The same state gives the same bytes.
-    A lock names no target outside its own folder: it may come with the project of a stranger.
+    A lock names no target outside its folder: it may come with a hostile project.
 """
 
 import errno
@@ -36,9 +36,9 @@ class LockedKb(msgspec.Struct, frozen=True):
 
     id: Annotated[rules.OneLine, Meta(min_length=1)]
     target: rules.OneLine
-    """From the lock's folder, with `/`."""
+    """Relative to the folder of the lock, with `/`."""
     source: rules.OneLine
-    """A release index, a URL, a git repository, or a path from the lock's folder."""
+    """A release index, a URL, a git repository, or a path relative to the folder of the lock."""
     name: rules.OneLine
     version: rules.OneLine
     archive_sha256: Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{64})?\Z")]
@@ -48,10 +48,12 @@ class LockedKb(msgspec.Struct, frozen=True):
     manifest_version: int
 
     def drifts(self, seen: Mapping[str, object]) -> list[str]:
-        """Return a line for each of these fields that is not as it is locked."""
-        words = {name: name.replace("_", " ").replace("sha256", "SHA-256") for name in seen}
-        fields = [(name, getattr(self, name), value) for name, value in seen.items()]
-        return [drift(self.id, words[name], locked, value) for name, locked, value in fields if locked != value]
+        """Return a line for each of these fields that differs from the lock."""
+        return [
+            drift(self.id, name.replace("_", " ").replace("sha256", "SHA-256"), getattr(self, name), value)
+            for name, value in seen.items()
+            if getattr(self, name) != value
+        ]
 
 
 def drift(kb_id: str, what: str, locked: object, found: object) -> str:
@@ -59,13 +61,13 @@ def drift(kb_id: str, what: str, locked: object, found: object) -> str:
 
 
 class Locked(NamedTuple):
-    """What may be installed as one KB, and nothing else."""
+    """A KB of a lock, and the lock."""
 
     lock: Path
     kb: LockedKb
 
     def drifts(self, origin: Mapping[str, str]) -> list[str]:
-        """Return the differences; a field that the lock leaves empty does not count."""
+        """Return a line for each difference. A field that the lock leaves empty is not compared."""
         return self.kb.drifts({name: value for name, value in origin.items() if getattr(self.kb, name)})
 
 
@@ -86,21 +88,21 @@ class Lock:
 
 
 def is_below(target: Path, lock_path: Path) -> bool:
-    """Tell whether a target can be locked there."""
+    """Tell whether a target is below the folder of the lock."""
     return rules.stays_inside(os.path.relpath(target, lock_path.parent))
 
 
 def make_relative(target: Path, lock_path: Path) -> str:
-    """Raises E023 for a target outside the lock's folder."""
+    """Return a target relative to the folder of the lock. Raises E023 for a target outside it."""
     if not is_below(target, lock_path):
         raise errors.lock_unusable(str(lock_path), f"The folder {target} is not below the folder of the lock.")
     return os.path.relpath(target, lock_path.parent)
 
 
 def refuse_links(target: Path, lock_path: Path) -> None:
-    """Raise E023 when a link is on the way from the lock's folder to a target: it may lead anywhere.
+    """Raise E023 if a link is on the way from the folder of the lock to a target.
 
-    Each folder is opened inside the one before it, so that a link which comes meanwhile is not followed.
+    Each folder is opened below the descriptor of the one before, so that a link made in between is not followed.
     """
     path = lock_path.parent
     if not path.is_dir():
@@ -114,7 +116,7 @@ def refuse_links(target: Path, lock_path: Path) -> None:
             os.close(descriptor)
             descriptor = inner
     except FileNotFoundError:
-        return  # pair makes what is not there yet
+        return  # pair creates the missing folders
     except OSError as fault:
         if fault.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
@@ -136,7 +138,7 @@ def to_bytes(kbs: Iterable[LockedKb]) -> bytes:
 
 
 def read_lock(path: Path) -> Lock:
-    """Raises E023."""
+    """Read and check a lock. Raises E023."""
     try:
         with files.storage_errors(), path.open("rb") as stream:
             content = stream.read(_LIMIT_BYTES + 1)
@@ -169,7 +171,7 @@ def _parse_lock(content: bytes) -> tuple[LockedKb, ...]:
 
 
 def refuse_twice(kbs: Sequence[LockedKb]) -> None:
-    """Raise ValueError when two KBs have one id, or one target."""
+    """Raise ValueError if two KBs have one id, or one target."""
     ids: dict[str, LockedKb] = {}
     targets: dict[str, LockedKb] = {}
     for kb in kbs:
@@ -191,17 +193,17 @@ class CurrentIndex:
 
     embedder: str
     index_sha256: str
-    """Empty when there is none."""
+    """Empty if no index was installed."""
     label: str
-    """Name and version of the package, as long as the KB is as that left it."""
+    """Name and version of the package; empty after a later write."""
 
 
 FindIndex = Callable[[str], CurrentIndex | None]
-"""Returns what is searched in a KB, by its id; None when there is no such KB."""
+"""Returns the index of a KB by the id of the KB; None if there is no such KB."""
 
 
 def read_installed(target: Path, lock_path: Path) -> LockedKb:
-    """Return an installed KB as a lock would say it. Raises E012, E013, E023."""
+    """Return the lock entry of an installed KB. Raises E012, E013, E023."""
     with files.storage_errors():
         refuse_links(target, lock_path)
         installed = record.read_record(target)
@@ -211,38 +213,33 @@ def read_installed(target: Path, lock_path: Path) -> LockedKb:
 
 
 def lock_kb(installed: Record, target: Path, lock_path: Path) -> LockedKb:
+    """Return the lock entry of a record. A local source becomes relative to the lock if they share a folder."""
     header = installed.header
+    source = header.source.feed or header.source.location
+    base = os.path.abspath(lock_path.parent)  # noqa: PTH100 - normalises without following links
+    if not rules.is_remote(source) and os.path.commonpath([base, source]) != os.path.sep:
+        relative = os.path.relpath(source, base)
+        source = relative if relative.startswith("..") else f"./{relative}"
     return LockedKb(
         id=header.kb_id,
         target=make_relative(target, lock_path),
-        source=_make_portable(header.source.feed or header.source.location, lock_path.parent),
+        source=source,
         name=header.name,
         version=header.version,
         archive_sha256=header.archive_sha256,
         commit=header.commit,
-        content_sha256=header.content_sha256 or _content_sha256(installed),  # an old record does not say it
+        content_sha256=header.content_sha256 or _hash_listed(installed),
         embedder=header.embedder,
         manifest_version=header.manifest_version,
     )
 
 
-def _make_portable(source: str, folder: Path) -> str:
-    """Return a path relative to the lock, where the two have more in common than the root."""
-    if rules.is_remote(source):
-        return source
-    base = os.path.abspath(folder)  # noqa: PTH100 - normalises without following links
-    if os.path.commonpath([base, source]) == os.path.sep:
-        return source
-    relative = os.path.relpath(source, base)
-    return relative if relative.startswith("..") else f"./{relative}"
-
-
-def _content_sha256(installed: Record) -> str:
+def _hash_listed(installed: Record) -> str:
     return folders.content_checksum({path: entry.sha256 for path, entry in installed.files.items()})
 
 
 def find_drifts(lock: Lock, find_index: FindIndex, *, also: Path) -> list[str]:
-    """Return each drift in one line. `also`: a target that has to be locked if something is installed there."""
+    """Return a line for each drift. `also`: a target that must be locked if a KB is installed there."""
     drifts = [line for kb in lock.kbs for line in _find_drifts(kb, lock, find_index)]
     if (also / rules.RECORD_NAME).exists() and is_below(also, lock.path) and lock.kb_at(also) is None:
         drifts.append(f"{also}: installed, and not locked")
@@ -265,14 +262,18 @@ def _find_drifts(kb: LockedKb, lock: Lock, find_index: FindIndex) -> list[str]:
     drifts = kb.drifts(seen)
     drifts += [f"{kb.id}: edited: {target / path}" for path in changes.modified]
     drifts += [f"{kb.id}: missing: {target / path}" for path in changes.missing]
-    return drifts + _find_record_drifts(kb, installed, seen["content_sha256"]) + index_drifts
+    listed = _hash_listed(installed)
+    # The record of a package with an index does not list the files of the index.
+    is_exact = not (installed.header.embedder or installed.header.kept_files)
+    if is_exact and seen["content_sha256"] != listed:
+        drifts.append(drift(kb.id, "content SHA-256 of the listed files", kb.content_sha256, listed))
+    return drifts + index_drifts
 
 
 def _find_index_drifts(kb: LockedKb, header: RecordHeader, find_index: FindIndex) -> list[str]:
-    """Compare what is searched, where an index is locked and the engine has installed it: an index is optional.
+    """Compare the index that is searched with the locked one, if the engine installed one: an index is optional.
 
-    Documents stored beside the package or over it are no drift, and neither is the layout of the engine: where files
-    were kept or edited, and where they were repaired from, the KB holds what its folder holds.
+    Documents that were written later are no drift, and neither is the layout of the shards.
     """
     if not (kb.embedder and header.index_sha256):
         return []
@@ -286,11 +287,3 @@ def _find_index_drifts(kb: LockedKb, header: RecordHeader, find_index: FindIndex
     if current.embedder != header.embedder:
         return [drift(kb.id, "embedder in the engine", header.embedder, current.embedder)]
     return []
-
-
-def _find_record_drifts(kb: LockedKb, installed: Record, content_sha256: str) -> list[str]:
-    """Find a record that lists other files than those it says were offered; those of an index are not installed."""
-    listed = _content_sha256(installed)
-    if installed.header.embedder or installed.header.kept_files or content_sha256 == listed:
-        return []
-    return [drift(kb.id, "content SHA-256 of the listed files", kb.content_sha256, listed)]

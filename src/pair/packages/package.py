@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from pair import errors, files
-from pair.packages import archive, folders, record, rules
+from pair.packages import archive, folders, okf, record, rules
 from pair.packages.record import RecordHeader
 from pair.packages.rules import SourcesSettings
 
@@ -28,7 +28,7 @@ UNDATED = "1980-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class Label:
-    """How a package describes itself. None: take it from a manifest in the folder, or the default."""
+    """The description of a package. None: use the value of a manifest in the folder, else the default."""
 
     name: str | None = None
     version: str | None = None
@@ -44,10 +44,9 @@ class PackagedFile(msgspec.Struct, frozen=True, rename={"size_bytes": "size"}):
 
 
 class PackagedIndex(msgspec.Struct, frozen=True):
-    """What a package says of its index: the shards of a KB, and the manifest that names them."""
+    """The description of an index in a package: the shards of a KB, and the manifest that names them."""
 
     kb_id: str
-    """Of the KB that it was taken from."""
     manifest_version: int
     embedder: str
     dimension: int
@@ -58,18 +57,11 @@ class PackagedIndex(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class IndexFile:
+    """A file to package that is not in the folder: of an index, or a list of the files."""
+
     size_bytes: int
     sha256: str
     chunks: Callable[[], Iterable[bytes]]
-
-
-@dataclass(frozen=True)
-class IndexToPackage:
-    """An index, and its description."""
-
-    described: PackagedIndex
-    files: Mapping[str, IndexFile]
-    """By the name in the index."""
 
 
 class PackageManifest(msgspec.Struct, frozen=True):
@@ -81,7 +73,7 @@ class PackageManifest(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     created_at: str = UNDATED
     files: dict[str, PackagedFile] = {}
-    """Of the index too: below INDEX_FOLDER."""
+    """All files by path; those of the index are below INDEX_FOLDER."""
     index: PackagedIndex | None = None
 
     @property
@@ -123,10 +115,10 @@ class PackageManifest(msgspec.Struct, frozen=True):
 
 
 def parse_manifest(content: bytes) -> PackageManifest | None:
-    """Return None for what is not the manifest of a KB package, as one of another tool. Raises E006, E018."""
+    """Return the manifest of a KB package; None for the manifest.json of another tool. Raises E006, E018."""
     try:
         value = json.loads(content)
-        # Before anything else: one that is newer may look otherwise.
+        # Checked first: a newer schema may have other fields.
         if "content_checksum" in value and value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
             raise errors.package_of_another_schema(f"{value.get('name')!s:.80}", value["schema_version"])
         claimed = value["content_checksum"]
@@ -148,12 +140,12 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
 
 @dataclass(frozen=True)
 class IndexSelection:
-    """Which files of the index of a package are needed."""
+    """The files of a packaged index that are needed."""
 
     is_wanted: bool = True
-    """False for the texts alone."""
+    """False to install the files only."""
     holds: Callable[[str], bool] = lambda path: False
-    """Tells whether the engine has a file of it already, by its path in the package."""
+    """Tells whether the engine already has a file of the index, by its path in the package."""
 
     def leaves_out(self, path: str) -> bool:
         """Tell whether a file of the package is neither fetched nor unpacked."""
@@ -162,21 +154,21 @@ class IndexSelection:
 
 @dataclass(frozen=True)
 class PackagedIndexFiles:
-    """The index of a package, unpacked."""
+    """The unpacked index of a package."""
 
     folder: Path
     content: bytes
-    """Of its manifest."""
+    """The bytes of its manifest."""
     names: frozenset[str]
-    """Of the files in the folder; those that the engine has already may be missing."""
+    """Names of the files in the folder; those that the engine already has may be missing."""
     hashes: Mapping[str, str]
-    """SHA-256 of all of its files by name, as the package gives it."""
+    """The listed SHA-256 of every file by name."""
     package_name: str
     label: str
     is_fresh: bool
-    """Unpacked and verified just now; files from the cache have to be verified again."""
+    """Unpacked and verified just now; files from the cache must be verified again."""
     packaged: frozenset[str] = frozenset()
-    """Paths of the files that were packaged with it, in the folder above."""
+    """Paths of the other files of the package, in the folder above."""
 
     @property
     def sha256(self) -> str:
@@ -194,7 +186,6 @@ class PackageReport:
     sha256: str
     skipped: tuple[tuple[str, str], ...]
     signed_by: str | None = None
-    """Id of the key that signed it."""
 
     def to_json(self) -> dict[str, Any]:
         manifest = self.manifest
@@ -219,12 +210,12 @@ def make_package(
     *,
     label: Label,
     dated: datetime.datetime | None,
-    index_of: Callable[[str], IndexToPackage] | None = None,
+    index_of: Callable[[str], tuple[PackagedIndex, Mapping[str, IndexFile]]] | None = None,
 ) -> PackageReport:
-    """Zip `folder`; without `output` into `<name>-<version>.zip` here. `dated` becomes `created_at`.
+    """Zip `folder` into `output`, else into `<name>-<version>.zip` in the current folder.
 
-    Without a date the manifest carries a fixed one: the moment of packaging would make equal input unequal.
-    `index_of`: makes the index of a KB of this name.
+    `dated` becomes `created_at`; without it the manifest has a fixed date, so that equal input gives equal bytes.
+    `index_of`: returns the index of the KB of this name, and its files by path in the package.
     """
     if not folder.is_dir():
         raise errors.source_path_missing(str(folder))
@@ -235,22 +226,20 @@ def make_package(
             raise errors.cannot_package(str(folder), fault)
         path = output if output is not None else Path(name)
         chosen = _choose_files(folder, path)
-        index = index_of(named.name) if index_of is not None else None
+        index, index_files = index_of(named.name) if index_of is not None else (None, {})
+        index_files = {**index_files, **_list_concepts(folder, chosen)}
         hashes = folders.hash_files(folder, chosen.files)
         listed = {name: PackagedFile(seen.st_size, hashes[name]) for name, seen in chosen.files.items()}
-        for name, file in index.files.items() if index is not None else ():
-            listed[f"{rules.INDEX_FOLDER}/{name}"] = PackagedFile(file.size_bytes, file.sha256)
-        manifest = msgspec.structs.replace(
-            named,
-            created_at=dated.strftime("%Y-%m-%dT%H:%M:%SZ") if dated else UNDATED,
-            files=listed,
-            index=index.described if index is not None else None,
-        )
-        return _write_package(_PackageContents(folder, manifest, index), path, chosen.skipped)
+        listed |= {name: PackagedFile(file.size_bytes, file.sha256) for name, file in index_files.items()}
+        created_at = dated.strftime("%Y-%m-%dT%H:%M:%SZ") if dated else UNDATED
+        manifest = msgspec.structs.replace(named, created_at=created_at, files=listed, index=index)
+        contents = _PackageContents(folder, manifest, index_files)
+        size_bytes, sha256 = _write_package(contents, files.resolve_parent(path))
+        return PackageReport(path, manifest, size_bytes, sha256, chosen.skipped)
 
 
 def _complete_label(folder: Path, label: Label) -> PackageManifest:
-    """Return a manifest without files: flags first, then a package manifest in the folder, then defaults."""
+    """Return a manifest without files: options first, then a package manifest in the folder, then defaults."""
     named = PackageManifest(name=rules.make_name(folder.resolve().name), version="1.0.0")
     if (path := folder / rules.MANIFEST_NAME).is_file():
         manifest = parse_manifest(path.read_bytes())
@@ -280,64 +269,68 @@ def _choose_files(folder: Path, output: Path) -> folders.FileListing:
     return chosen
 
 
+def _list_concepts(folder: Path, chosen: folders.FileListing) -> dict[str, IndexFile]:
+    """Return the `index.md` of a bundle of the Open Knowledge Format that has none."""
+    if okf.INDEX_NAME in chosen.files:
+        return {}
+    bundle = okf.read_bundle(chosen.files, lambda path: (folder / path).read_bytes())
+    if bundle.faults or not bundle.concepts:
+        return {}
+    content = okf.format_index(bundle.concepts).encode()
+    return {okf.INDEX_NAME: IndexFile(len(content), hashlib.sha256(content).hexdigest(), lambda: [content])}
+
+
 @dataclass(frozen=True)
 class _PackageContents:
     folder: Path
     manifest: PackageManifest
-    index: IndexToPackage | None
+    index_files: Mapping[str, IndexFile]
+    """Files that are not in the folder."""
 
     @property
     def manifest_bytes(self) -> bytes:
         return json.dumps(self.manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        if self.index is not None and rules.is_of_index(name):
-            yield from self.index.files[name.removeprefix(f"{rules.INDEX_FOLDER}/")].chunks()
+        if name in self.index_files:
+            yield from self.index_files[name].chunks()
             return
         with (self.folder / name).open("rb") as stream:
             while chunk := stream.read(files.CHUNK_BYTES):
                 yield chunk
 
 
-def _write_package(contents: _PackageContents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
-    path = files.resolve_parent(named)
+def _write_package(contents: _PackageContents, path: Path) -> tuple[int, str]:
+    """Write the archive and the files beside it. Return its size and SHA-256."""
     files.make_folder(path.parent)
-    checksum_path = path.with_name(path.name + ".sha256")
-    manifest_path = path.with_name(path.name + rules.MANIFEST_SUFFIX)
     with files.replace_file(path) as stream:
         _write_zip(stream, contents)
         stream.seek(0)
-        digest = hashlib.sha256()
-        while chunk := stream.read(files.CHUNK_BYTES):
-            digest.update(chunk)
-        # Between the renames there is nothing beside it, rather than something wrong.
+        sha256 = files.hash_open_file(stream.fileno())
+        # Between the renames, sidecar files are missing rather than wrong.
         for suffix in (".sha256", *rules.SIDECAR_SUFFIXES):
             files.unlink(path.with_name(path.name + suffix), missing_ok=True)
-    if contents.index is not None:
-        files.write_atomically(manifest_path, contents.manifest_bytes)
-    files.write_atomically(checksum_path, f"{digest.hexdigest()}  {path.name}\n".encode())
-    return PackageReport(named, contents.manifest, path.stat().st_size, digest.hexdigest(), skipped)
+    if contents.manifest.index is not None:
+        files.write_atomically(path.with_name(path.name + rules.MANIFEST_SUFFIX), contents.manifest_bytes)
+    files.write_atomically(path.with_name(path.name + ".sha256"), f"{sha256}  {path.name}\n".encode())
+    return path.stat().st_size, sha256
 
 
 def _write_zip(stream: BinaryIO, contents: _PackageContents) -> None:
-    """Deflate files; store those that compress so well that unpacking them would look like an attack."""
+    """Deflate files, but store those that compress so well that unpacking them would look like an attack."""
     _write_entries(stream, contents, stored=frozenset())
-    size_bytes = stream.tell()
+    whole = (contents.manifest.size_bytes, stream.tell())
     with zipfile.ZipFile(stream) as package:
-        entries = package.infolist()
-    dense = frozenset(entry.filename for entry in entries if entry.file_size > _DENSE_RATIO * entry.compress_size)
-    whole = (contents.manifest.size_bytes, size_bytes)
-    if any(
-        rules.is_suspicious_ratio(unpacked_bytes, packed_bytes, _DENSE_RATIO)
-        for unpacked_bytes, packed_bytes in [whole, *((entry.file_size, entry.compress_size) for entry in entries)]
-    ):
+        sizes = {entry.filename: (entry.file_size, entry.compress_size) for entry in package.infolist()}
+    if any(rules.is_suspicious_ratio(unpacked, packed, _DENSE_RATIO) for unpacked, packed in [whole, *sizes.values()]):
+        dense = frozenset(name for name, (unpacked, packed) in sizes.items() if unpacked > _DENSE_RATIO * packed)
         stream.seek(0)
         stream.truncate()
         _write_entries(stream, contents, stored=dense)
 
 
 def _write_entries(stream: BinaryIO, contents: _PackageContents, *, stored: frozenset[str]) -> None:
-    """Write the entries. An index is stored: it hardly compresses, and ranges of its bytes can be fetched."""
+    """Write the entries. An index is stored: it hardly compresses, and clients fetch ranges of it."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as package:
         content, listed = contents.manifest_bytes, contents.manifest.files
         package.writestr(_entry(rules.MANIFEST_NAME, len(content), zipfile.ZIP_DEFLATED), content)
@@ -353,9 +346,9 @@ def _write_entries(stream: BinaryIO, contents: _PackageContents, *, stored: froz
 
 
 def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
-    """Fix time, mode and system, so that they do not depend on where the package is made."""
+    """Return an entry with a fixed time, mode and system: they must not depend on the machine."""
     entry = zipfile.ZipInfo(name, date_time=_ZIP_EPOCH)
-    entry.file_size = size_bytes  # from 2 GiB on, the entry needs the large format
+    entry.file_size = size_bytes  # decides whether the entry needs the format for 2 GiB and more
     entry.create_system = 3
     entry.external_attr = 0o100644 << 16
     entry.compress_type = method
@@ -366,7 +359,7 @@ def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
 
 
 def find_published_sha256(path: Path, published: str | None) -> list[str]:
-    """Return the published hashes of an archive: by a release index, or by a `.sha256` beside it. Raises E006."""
+    """Return the published hashes of an archive, of a release index and of a `.sha256` beside it. Raises E006."""
     beside = path.with_name(path.name + ".sha256")
     hashes = [published] if published is not None else []
     if beside.exists():
@@ -379,7 +372,7 @@ def find_published_sha256(path: Path, published: str | None) -> list[str]:
 
 
 def verify_sha256(path: Path, hashes: Sequence[str]) -> str:
-    """Return the SHA-256 of the archive. Raises E006 when it differs from a published one."""
+    """Return the SHA-256 of the archive. Raises E006 if it differs from a published one."""
     actual = files.hash_file(path)
     for expected in hashes:
         if actual != expected:
@@ -389,7 +382,7 @@ def verify_sha256(path: Path, hashes: Sequence[str]) -> str:
 
 
 def read_signature(path: Path) -> bytes | None:
-    """Return the `.minisig` beside an archive, if there is one; of one that is too long, enough to see that."""
+    """Return the `.minisig` beside an archive, if there is one; a longer one is cut at the limit."""
     try:
         with path.with_name(path.name + rules.SIGNATURE_SUFFIX).open("rb") as stream:
             return stream.read(rules.SIGNATURE_LIMIT_BYTES)
@@ -398,6 +391,7 @@ def read_signature(path: Path) -> bytes | None:
 
 
 def refuse_differences(manifest: PackageManifest, present: dict[str, str], shown: str) -> None:
+    """Raise E006 if the files differ from the manifest."""
     differences = {kind: paths for kind, paths in manifest.differences(present).items() if paths}
     if differences:
         reasons = ["It differs from its manifest"]
@@ -410,14 +404,14 @@ def refuse_differences(manifest: PackageManifest, present: dict[str, str], shown
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked and held. A check that fails is an error instead."""
+    """The checks that passed. A check that fails raises an error."""
 
     path: Path
     kind: str
     checks: tuple[str, ...]
     file_count: int
     extra: tuple[str, ...] = ()
-    """Files in an installed KB that pair did not install; they are the user's."""
+    """Files of the user in an installed KB."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -431,7 +425,10 @@ class Verification:
 
 
 def verify(path: Path, settings: SourcesSettings, signatures: "TrustedKeys | None") -> Verification:
-    """Raises E006, E009, E017 for a package, E013 for an installed KB that was changed, E012 for neither."""
+    """Verify a package or an installed KB.
+
+    Raises E006, E009, E017 for a package, E013 for an installed KB that was changed, E012 for anything else.
+    """
     with files.storage_errors():
         if path.is_file():
             return _verify_package(path, settings, signatures)
@@ -441,8 +438,25 @@ def verify(path: Path, settings: SourcesSettings, signatures: "TrustedKeys | Non
         changes = record.find_changes(path, installed)
         if changes.missing or changes.modified:
             raise errors.installed_kb_damaged(str(path), changes.modified, changes.missing)
-        checks = ("every installed file is as it was installed",)
+        checks = ("every installed file is unchanged",)
         return Verification(path, "installed", checks, len(installed.files), tuple(changes.extra))
+
+
+def verify_bundle(path: Path, settings: SourcesSettings) -> Verification:
+    """Verify a package or any folder as a bundle of the Open Knowledge Format. Raises E029, E009, E012."""
+    with files.storage_errors():
+        if path.is_dir():
+            names: Iterable[str] = folders.list_kb_files(path).files
+            bundle = okf.read_bundle(names, lambda name: (path / name).read_bytes())
+        elif path.is_file():
+            names = archive.hash_entries(path, settings)
+            bundle = okf.read_bundle(names, lambda name: archive.read_entry(path, name, settings) or b"")
+        else:
+            raise _nothing_at(path)
+    if bundle.faults or not bundle.concepts:
+        raise errors.not_conformant(str(path), bundle.faults or ["It has no Markdown files"])
+    checks = ("conformant bundle of the Open Knowledge Format 0.2",)
+    return Verification(path, "bundle", checks, len(bundle.concepts))
 
 
 def _verify_package(path: Path, settings: SourcesSettings, signatures: "TrustedKeys | None") -> Verification:
@@ -458,7 +472,13 @@ def _verify_package(path: Path, settings: SourcesSettings, signatures: "TrustedK
     checks.append("archive is whole and safe")
     manifest = read_manifest(path, settings)
     if (beside := path.with_name(path.name + rules.MANIFEST_SUFFIX)).exists():
-        _verify_beside(beside, entries, signatures)
+        # Partial downloads rely on this manifest and its signature.
+        if files.hash_file(beside) != entries.get(rules.MANIFEST_NAME):
+            reason = "It is not the manifest of the package beside it"
+            raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
+        signature = read_signature(beside)
+        if signatures is not None and signature is not None:
+            signatures.signer_of(beside, signature, str(beside))
         checks.append(f"{beside.name} is the manifest of the package")
     content = {name: sha256 for name, sha256 in entries.items() if manifest is None or name != rules.MANIFEST_NAME}
     if manifest is not None:
@@ -467,19 +487,9 @@ def _verify_package(path: Path, settings: SourcesSettings, signatures: "TrustedK
     return Verification(path, "package", tuple(checks), len(content))
 
 
-def _verify_beside(beside: Path, entries: Mapping[str, str], signatures: "TrustedKeys | None") -> None:
-    """Verify the manifest beside a package, and its signature: partial downloads rely on them."""
-    if files.hash_file(beside) != entries.get(rules.MANIFEST_NAME):
-        reason = "It is not the manifest of the package that it lies beside"
-        raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
-    signature = read_signature(beside)
-    if signatures is not None and signature is not None:
-        signatures.signer_of(beside, signature, str(beside))
-
-
 @dataclass(frozen=True)
 class Description:
-    """What a KB says about itself: the manifest of a package, or the record of an installed KB."""
+    """The manifest of a package, or the record of an installed KB."""
 
     path: Path
     manifest: PackageManifest | None = None
@@ -497,7 +507,7 @@ class Description:
 
 
 def describe(path: Path, settings: SourcesSettings) -> Description:
-    """Read the manifest without unpacking. Raises E009, E012."""
+    """Describe a package, without unpacking it, or an installed KB. Raises E009, E012."""
     with files.storage_errors():
         if path.is_file():
             manifest = read_manifest(path, settings)

@@ -1,8 +1,8 @@
-"""Fetch only the missing files of a package, by ranges of its archive; the rest is here already.
+"""Partial downloads: fetch only the missing files of a package, by ranges of its archive.
 
 Invariants
-    Every file has the SHA-256 that the published manifest gives it, wherever it was taken from.
-    All ranges are of one version of the archive: when it changes meanwhile, all starts over.
+    Every file has the SHA-256 of the published manifest, wherever it was copied from.
+    All ranges are of one version of the archive. If the archive changes, the download starts over.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -32,25 +32,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WORTH_IT = 0.7
-"""When more than this share has to be fetched anyway, the archive is fetched as it is."""
+"""If more than this share is missing, the whole archive is fetched."""
 _NEAR_BYTES = 4096
-"""Entries with no more than this between them are fetched with one request."""
+"""Entries with at most this many bytes between them are fetched with one request."""
 _MORE_THAN_MANIFEST_BYTES = 128 * 1024
-"""A directory says less of each file than the manifest does, so it is not longer than that by more than this."""
+"""The directory of an archive is at most this much longer than the manifest, which says more of each file."""
 _TRIES = 3
-"""While the archive is being replaced."""
 
 
 class UnfitError(Exception):
-    """The archive is not what the manifest says: it is another by now, or one that only makes sense as a whole."""
+    """An archive that differs from the published manifest: it was replaced, or cannot be read in parts."""
 
 
 class ChangedError(Exception):
-    """A file that is read in parts is another one by now."""
+    """A file that was replaced while it was read in parts."""
 
 
 class RemoteFile(Protocol):
-    """A file that is read in parts, all of them of one version. Reading raises ChangedError when it is another now."""
+    """A file that is read in parts of one version. Reading raises ChangedError after a replacement."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -58,43 +57,40 @@ class RemoteFile(Protocol):
     def read(self, start: int, length: int) -> bytes: ...
 
     def copy(self, start: int, length: int, path: Path) -> None:
-        """Copy into a new file, in bounded memory; what a broken transfer brought is not fetched again."""
+        """Copy into a new file, in bounded memory. A broken transfer is resumed."""
         ...
 
 
 @dataclass(frozen=True)
 class RemotePackage:
-    """An archive that need not be fetched as a whole, and what is published about it."""
+    """An archive that can be read in ranges, with its published manifest and SHA-256."""
 
     manifest: bytes
-    """The file beside the archive."""
     sha256: str
-    """Of the archive."""
     file: RemoteFile
     validators: Validators
 
 
 @dataclass(frozen=True)
 class Supplies:
-    """Where files come from that need not be fetched."""
+    """The local files, and the needed part of the index."""
 
     path_of: Callable[[str], Path | None]
-    """Returns a file with this SHA-256, if there is one here."""
+    """Returns a local file with this SHA-256, if there is one."""
     selection: IndexSelection
-    """What of the index is needed at all."""
 
 
 def download_missing(
     contents: "SourceContents", source: KbSource, earlier: CacheEntry | None, folder: Path, target: Path
 ) -> Facts | None:
-    """Put a package together in a folder, from the cache, the target and ranges of the archive.
+    """Assemble a package in a folder, from the cache, the target and ranges of the archive.
 
-    Return None when the archive is to be fetched as a whole, or not at all. This works only where a package with an
-    index was installed before, as nothing else is here to build on; or where its index is not wanted.
+    Return None if the archive must be fetched as a whole, or not at all. A partial download needs an installed package
+    with an index, whose files it can reuse, or a request without the index.
     """
     fetcher, settings, selection = contents.fetcher, contents.settings, contents.selection
     installed = None
-    with contextlib.suppress(errors.DataError):  # a damaged record is reported when it is needed
+    with contextlib.suppress(errors.DataError):  # the install reports a damaged record
         installed = record.read_record(target)
     if installed is not None and not installed.header.embedder:
         installed = None
@@ -117,7 +113,7 @@ def download_missing(
         manifest = package.parse_manifest(remote.manifest)
         key = _find_manifest_signer(contents, source, remote.manifest, folder)
         manifest_sha256 = hashlib.sha256(remote.manifest).hexdigest()
-        # A release index that names the archive has to name its manifest too.
+        # A release index that names the archive must name its manifest too.
         is_published = source.sha256 is None or manifest_sha256 == source.manifest_sha256
         if manifest is None or manifest.index is None or key is None or not is_published:
             return None
@@ -132,7 +128,7 @@ def download_missing(
             continue
         return Facts(
             identity=remote.sha256,
-            # The files are those of the manifest; the archive itself, which a `.sha256` is about, was not hashed.
+            # A `.sha256` covers the archive, which was not hashed.
             verified=source.manifest_sha256 is not None,
             etag=remote.validators.etag,
             last_modified=remote.validators.last_modified,
@@ -146,7 +142,7 @@ def download_missing(
 
 
 def _find_manifest_signer(contents: "SourceContents", source: KbSource, manifest: bytes, folder: Path) -> str | None:
-    """Return the key of the signer; "" where no signature is asked for, None where one is missing."""
+    """Return the key of the signer; "" if no signature is required, None if one is missing."""
     if contents.signatures is None or contents.fetcher is None:
         return ""
     address = rules.append_suffix(source.location, rules.MANIFEST_SUFFIX)
@@ -159,23 +155,20 @@ def _find_manifest_signer(contents: "SourceContents", source: KbSource, manifest
     return signer.key if signer is not None else None
 
 
-# ── what is missing ────────────────────────────────────────────────────────────────────────────────
-
-
 def find_missing(manifest: PackageManifest, supplies: Supplies, settings: rules.SourcesSettings) -> list[str] | None:
-    """Return what has to be fetched; None when it is better to fetch everything. Raises E009."""
+    """Return the paths to fetch; None if it is better to fetch the whole archive. Raises E009."""
     _refuse_unsafe(manifest, settings)
     listed, selection = manifest.files, supplies.selection
     needed = [path for path in listed if not selection.leaves_out(path)]
     missing = [path for path in needed if supplies.path_of(listed[path].sha256) is None]
     wanted_bytes = sum(listed[path].size_bytes for path in missing)
-    # The whole archive would bring an index that is not wanted.
+    # The whole archive would include an unwanted index.
     is_worth_it = not selection.is_wanted or wanted_bytes <= _WORTH_IT * manifest.size_bytes
     return missing if is_worth_it else None
 
 
 def _refuse_unsafe(manifest: PackageManifest, settings: rules.SourcesSettings) -> None:
-    """Judge the manifest as an archive is judged: it names paths that are going to be written."""
+    """Check the paths and sizes of a manifest by the rules for archives: its paths are written to."""
     label = f"{manifest.name} {manifest.version}"
     for path, entry in manifest.files.items():
         fault = rules.find_path_fault(path)
@@ -201,7 +194,7 @@ def assemble(
     folder: Path,
     supplies: Supplies,
 ) -> dict[str, str]:
-    """Fill a folder that does not exist yet; return the SHA-256 of each file in it. `content`: of the manifest.
+    """Fill a new folder; return the SHA-256 of each file. `content`: the bytes of the manifest.
 
     Raises UnfitError, and leaves the folder to the caller.
     """
@@ -220,7 +213,7 @@ def assemble(
 
 
 def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], source: RemoteFile, folder: Path) -> None:
-    """Copy files from the archive. What its directory says of sizes counts only as far as the manifest agrees."""
+    """Copy files from the archive. Its directory must agree with the sizes in the manifest."""
     with contextlib.ExitStack() as opened_parts:
         patchwork = _Patchwork(source, len(content) + _MORE_THAN_MANIFEST_BYTES)
         scratch = Path(
@@ -233,12 +226,12 @@ def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], so
             sizes = {path: manifest.files[path].size_bytes for path in missing} | {rules.MANIFEST_NAME: len(content)}
             if any(entries[path].file_size != size_bytes for path, size_bytes in sizes.items()):
                 raise UnfitError("its files are not as long as the manifest says")
-            # Every file has to be as the manifest beside it says; this check tells early that the two belong together.
+            # Every file is checked against the manifest later; this check fails early.
             if zlib.crc32(content) != entries[rules.MANIFEST_NAME].CRC:
                 raise UnfitError("the manifest beside it is of another package")
         except (KeyError, *archive.UNREADABLE) as fault:
             raise UnfitError(str(fault)) from fault
-        for number, (start, end) in enumerate(_spans(chosen, opened)):
+        for number, (start, end) in enumerate(_find_spans(chosen, opened)):
             source.copy(start, end - start, scratch / str(number))
             patchwork.add(start, end, opened_parts.enter_context((scratch / str(number)).open("rb")))
         for path, entry in zip(missing, chosen, strict=True):
@@ -251,30 +244,26 @@ def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], so
                 raise UnfitError(f"another SHA-256 than the manifest gives: {path}")
 
 
-def _spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> Iterator[tuple[int, int]]:
-    """Return where the entries are, header included; neighbours are joined."""
+def _find_spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> list[tuple[int, int]]:
+    """Return the ranges of the entries, with their headers; near ranges are joined."""
     starts = sorted({entry.header_offset for entry in opened.infolist()} | {opened.start_dir})
     ends = dict(itertools.pairwise(starts))
-    span: tuple[int, int] | None = None
+    spans: list[tuple[int, int]] = []
     for entry in sorted(chosen, key=lambda entry: entry.header_offset):
         start, end = entry.header_offset, ends.get(entry.header_offset)
         if end is None:
             raise UnfitError(f"outside the archive: {entry.filename}")
-        if span is not None and start - span[1] <= _NEAR_BYTES:
-            span = (span[0], end)
-            continue
-        if span is not None:
-            yield span
-        span = (start, end)
-    if span is not None:
-        yield span
+        if spans and start - spans[-1][1] <= _NEAR_BYTES:
+            start, _ = spans.pop()
+        spans.append((start, end))
+    return spans
 
 
 class _Patchwork(io.RawIOBase):
-    """A file of which some parts are local, and the others are read from the source."""
+    """A file with some local parts; the others are read from the source."""
 
     def __init__(self, source: RemoteFile, most_bytes: int) -> None:
-        """`most_bytes`: that are read from the source at once."""
+        """Begin without local parts. `most_bytes`: the longest read from the source."""
         self._source = source
         self._most_bytes = most_bytes
         self._position = 0

@@ -1,9 +1,10 @@
-"""The install record: where an installed KB came from, and each file as it was installed.
+"""The install record: the source of an installed KB, and the hash, size and time of each installed file.
 
-The record is a file in the target, so that it changes together with the files it describes. Its first line says
-what is installed; the second lists the files and is read only when something may have changed.
+The record is a file in the target, so that it changes together with the files. Its first line describes the KB; the
+second lists the files and is read only if something may have changed.
 """
 
+import contextlib
 import json
 import stat
 from pathlib import Path
@@ -22,7 +23,7 @@ _LONGEST_KB_ID = 128
 
 
 class InstalledFile(NamedTuple):
-    """`mtime_ns` is the time of the installed file, `source_mtime_ns` that of its source (0: not to be relied on)."""
+    """An installed file. `source_mtime_ns` is the time of its source, or 0 if that is not reliable."""
 
     sha256: str
     size_bytes: int
@@ -42,23 +43,21 @@ class RecordHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source_fingerprint: str
     target_fingerprint: str
     kept_files: int
-    """How many paths the user's state won over the KB's."""
+    """Number of paths where the files of the user were kept."""
     kb_id: str = DEFAULT_KB_ID
-    """Of the KB in the engine."""
     archive_sha256: str = ""
     """Empty for a folder and for git."""
     commit: str = ""
-    """Of a git source."""
     content_sha256: str = ""
-    """For names and contents of all files that the source offered; empty in an old record."""
+    """Hash of the names and contents of all files of the source; empty in an old record."""
     embedder: str = ""
-    """Of the index in the package, if there is one."""
+    """The embedder of the packaged index, if there is one."""
     manifest_version: int = 0
-    """Of the index in the package; 0 without one."""
+    """The version of the packaged index; 0 without one."""
     index_sha256: str = ""
-    """Of the index in the package, if the engine installed it."""
+    """Hash of the packaged index, if the engine installed it."""
     signed_by: str | None = None
-    """Id of the key whose signature of the archive held."""
+    """Id of the key with a valid signature of the archive."""
 
     def to_json(self) -> dict[str, Any]:
         value = {"schema_version": SCHEMA_VERSION, **msgspec.structs.asdict(self), "source": self.source.to_json()}
@@ -77,12 +76,8 @@ class Record(msgspec.Struct, frozen=True):
         return ("\n".join(lines) + "\n").encode()
 
 
-class _FileList(msgspec.Struct):
-    files: dict[str, InstalledFile]
-
-
 def read_header(target: Path) -> RecordHeader | None:
-    """Return None when nothing is installed in the target."""
+    """Return the first line of the record; None if nothing is installed in the target. Raises E013."""
     path = target / RECORD_NAME
     try:
         with path.open("rb") as stream:
@@ -92,17 +87,13 @@ def read_header(target: Path) -> RecordHeader | None:
 
 
 def find_kb_id(target: Path, *, default_target: Path) -> str:
-    """Return the id that the KB in a target has in the engine, or would have. A damaged record is reported elsewhere.
+    """Return the id that the KB in a target has in the engine, or would have.
 
-    The KB `default` is that of the default target, and syncing keeps it in line with that; another target is a KB of
-    its own, by the name of its folder.
+    The default target is the KB `default`. The KB of another target has the name of its folder.
     """
-    try:
-        header = read_header(target)
-    except errors.DataError:
-        header = None
-    if header is not None:
-        return header.kb_id
+    with contextlib.suppress(errors.DataError):  # the install reports a damaged record
+        if (header := read_header(target)) is not None:
+            return header.kb_id
     real = target.resolve()
     if real == default_target.resolve():
         return DEFAULT_KB_ID
@@ -111,6 +102,7 @@ def find_kb_id(target: Path, *, default_target: Path) -> str:
 
 
 def read_record(target: Path) -> Record | None:
+    """Return the record; None if nothing is installed in the target. Raises E013."""
     path = target / RECORD_NAME
     try:
         first, _, second = path.read_bytes().partition(b"\n")
@@ -118,10 +110,10 @@ def read_record(target: Path) -> Record | None:
         return None
     header = _parse_header(first, path)
     try:
-        installed = msgspec.json.decode(second, type=_FileList).files
+        installed = msgspec.json.decode(second, type=dict[str, dict[str, InstalledFile]])["files"]
         if not all(stays_inside(name) for name in installed):
             raise ValueError("a path leads out of the target")
-    except (ValueError, RecursionError) as fault:
+    except (ValueError, KeyError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "the list of files is damaged") from fault
     return Record(header, installed)
 
@@ -138,7 +130,7 @@ def _parse_header(line: bytes, path: Path) -> RecordHeader:
 
 
 class FileChanges(NamedTuple):
-    """What is not as it was installed. The lists are sorted."""
+    """The differences from the record, sorted."""
 
     modified: list[str]
     missing: list[str]
@@ -146,7 +138,7 @@ class FileChanges(NamedTuple):
 
 
 def find_changes(path: Path, installed: Record) -> FileChanges:
-    """Compare every installed file with the record, by its content."""
+    """Compare the content of every installed file with the record."""
     present = folders.list_folder(path).files
     present.pop(RECORD_NAME, None)
     modified = sorted(

@@ -1,10 +1,10 @@
-"""The release index `releases.json`: read it, choose from it, publish to it in a folder or a bucket. E019-E021.
+"""The release index `releases.json`: read it, choose a release, publish to a folder or a bucket; E019-E021.
 
 Invariants
-    A file that readers see is whole. What an index names is there before the index names it.
-    Of several publishers at once, none takes a release of another out of the index.
-    A version that is published never changes: the first writer of its `.sha256` says what its bytes are.
-    After a kill at any moment the old index is whole, and the same command finishes the publication.
+    Readers see complete files only. A file is published before the index names it.
+    Concurrent publishers never remove each other's releases from the index.
+    A published version never changes: the first writer of its `.sha256` decides on its bytes.
+    After a kill at any moment the old index is intact, and the same command finishes the publication.
 """
 
 import contextlib
@@ -25,7 +25,6 @@ from pair.clock import Clock, to_timestamp
 from pair.network import RequestFault
 from pair.packages import rules
 from pair.packages.cache import Facts, Validators
-from pair.packages.content import Download
 from pair.packages.package import PackageManifest
 from pair.packages.partial_download import ChangedError, RemotePackage
 from pair.packages.resolve import FEED_NAME, FeedAddress, locate_archive
@@ -39,32 +38,27 @@ LIMIT_BYTES = 8 * 1024 * 1024
 _MOST_ATTEMPTS = 30
 _BLOCK_BYTES = 8 * 1024 * 1024
 
-
 _Text = Annotated[rules.OneLine, Meta(max_length=1000)]
 
 
 class Release(msgspec.Struct, frozen=True):
     version: _Text
     file: _Text
-    """Beside the index, or a URL."""
+    """A name beside the index, or a URL."""
     size_bytes: Annotated[int, Meta(ge=0)]
     sha256: rules.Sha256
     content_checksum: _Text = ""
     manifest_sha256: _Text = ""
-    """Of the manifest beside the archive, if there is one."""
+    """Hash of the manifest beside the archive, if there is one."""
     embedder: _Text = ""
-    """Of the index in it, if there is one."""
+    """The embedder of the packaged index, if there is one."""
     signature: bool = False
-    """Whether there is one beside the archive."""
+    """Whether a signature is beside the archive."""
     published_at: _Text = ""
 
 
 class _StoredReleases(msgspec.Struct):
     releases: list[Release]
-
-
-class _StoredIndex(msgspec.Struct):
-    kbs: dict[_Text, _StoredReleases]
 
 
 @dataclass(frozen=True)
@@ -106,12 +100,12 @@ _Parts = tuple[tuple[int, int, str], ...]
 
 
 def is_pre_release(version: str) -> bool:
-    """`1.2.0-rc1`, `1.2.0rc1`; not `2026-01-31`."""
+    """Tell whether a version is a pre-release: `1.2.0-rc1`, `1.2.0rc1`; not `2026-01-31`."""
     return _PRE_RELEASE.fullmatch(version) is not None
 
 
 def version_key(version: str) -> tuple[_Parts, bool, _Parts, str]:
-    """Return a key that sorts as people count: numbers as numbers, and pre-releases before their release."""
+    """Return a sort key: numbers by value, and pre-releases before their release."""
     match = _PRE_RELEASE.fullmatch(version)
     if match is None:
         return _strip_zeros(_split_version(version.lower().removeprefix("v").partition("+")[0])), True, (), version
@@ -120,25 +114,25 @@ def version_key(version: str) -> tuple[_Parts, bool, _Parts, str]:
 
 
 def is_older(version: str, other: str) -> bool:
-    """Tell whether a version comes before another one; 1.2 and 1.2.0 are the same."""
+    """Tell whether a version is older than another one; 1.2 and 1.2.0 are equal."""
     return bool(other) and version_key(version)[:3] < version_key(other)[:3]
 
 
 def find_latest(versions: list[str]) -> str:
-    """Return the latest of one or more versions; a pre-release only where there is nothing else."""
+    """Return the latest version; a pre-release only if there are no others."""
     released = [version for version in versions if not is_pre_release(version)]
     return max(released or versions, key=version_key)
 
 
 def _split_version(text: str) -> _Parts:
-    """Sort words before numbers, and a number by its length and then by its digits, however long it is."""
+    """Return parts that sort words before numbers, and numbers of any length by value."""
     parts = re.findall(r"([0-9]+)|([^0-9._-]+)", text)
     numbers = ((digits.lstrip("0"), word) for digits, word in parts)
     return tuple((0, 0, word) if word else (1, len(digits), digits) for digits, word in numbers)
 
 
 def _strip_zeros(parts: _Parts) -> _Parts:
-    """Make 1.2 of 1.2.0."""
+    """Return 1.2 for 1.2.0."""
     end = len(parts)
     while end and parts[end - 1] == (1, 0, ""):
         end -= 1
@@ -149,7 +143,7 @@ def _strip_zeros(parts: _Parts) -> _Parts:
 
 
 def choose(feed: ReleaseIndex, address: FeedAddress) -> tuple[str, Release]:
-    """Return the KB and its release that the address means. Raises E020."""
+    """Return the name of the KB and the release that the address names. Raises E020."""
     shown = rules.hide_credentials(address.place)
     name = address.name
     if not name:
@@ -190,7 +184,7 @@ def to_source(release: Release, address: FeedAddress) -> KbSource:
 
 
 def read_remote_feed(web: "HttpClient", url: str) -> bytes:
-    """Ask a host for its release index. Raises E005, E019."""
+    """Request the release index of a host. Raises E005, E019."""
     shown = rules.hide_credentials(url)
     try:
         answer = web.read(url, {"Accept": "application/json"}, limit_bytes=LIMIT_BYTES)
@@ -205,7 +199,7 @@ def read_remote_feed(web: "HttpClient", url: str) -> bytes:
 
 
 def read_file(path: Path) -> bytes | None:
-    """Return at most one byte more than an index may have; None when there is no such file."""
+    """Return at most one byte more than an index may have; None if there is no such file."""
     try:
         with files.storage_errors(), path.open("rb") as stream:
             return stream.read(LIMIT_BYTES + 1)
@@ -216,7 +210,7 @@ def read_file(path: Path) -> bytes | None:
 
 
 def parse_feed(content: bytes, shown: str) -> ReleaseIndex:
-    """Check everything, for the index may be hostile. Raises E019."""
+    """Parse and check an index, which may be hostile. Raises E019."""
     if len(content) > LIMIT_BYTES:
         raise errors.feed_unreadable(shown, f"It is longer than {LIMIT_BYTES} bytes.")
     try:
@@ -230,14 +224,14 @@ def parse_feed(content: bytes, shown: str) -> ReleaseIndex:
         reason = f"It was written by another version of pair: it has schema {schema_version!r:.40}."
         raise errors.feed_unreadable(shown, reason)
     try:
-        kbs = msgspec.convert(value, _StoredIndex).kbs
+        kbs = msgspec.convert(value.get("kbs"), dict[_Text, _StoredReleases])
         return ReleaseIndex({name: _check_releases(name, kb.releases) for name, kb in kbs.items()})
     except ValueError as fault:
         raise errors.feed_unreadable(shown, f"It is damaged: {fault!s:.200}") from fault
 
 
 def _check_releases(name: str, releases: list[Release]) -> tuple[Release, ...]:
-    """Raises ValueError for what a type cannot say."""
+    """Check what types cannot express. Raises ValueError."""
     for release in releases:
         if (fault := rules.find_label_fault(name, release.version)) is not None:
             raise ValueError(fault)
@@ -253,21 +247,21 @@ def _check_releases(name: str, releases: list[Release]) -> tuple[Release, ...]:
 # ── folders and buckets ────────────────────────────────────────────────────────────────────────────
 
 Change = Callable[[bytes | None], bytes]
-"""From the index as it is, None for none yet, to what it is to be. It may be called again after a race."""
+"""Returns the new index for the current one, which is None at first. It is called again after a race."""
 
 
 class FolderTarget:
-    """A folder with plain files under plain names, which any host can serve."""
+    """A folder of plain files, which any host can serve."""
 
     def __init__(self, folder: Path, on_wait: Callable[[str], None]) -> None:
-        """`on_wait` is given the name of another publisher to wait for."""
+        """Use a folder. `on_wait`: called with the name of the publisher to wait for."""
         self.address = str(folder)
         self._folder = Path(os.path.realpath(folder))
         self._on_wait = on_wait
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other publishers away while the block runs."""
+        """Exclude other publishers while the block runs."""
         with files.storage_errors(), files.lock_folder(self._folder, on_wait=self._on_wait):
             yield
 
@@ -275,7 +269,7 @@ class FolderTarget:
         return read_file(self._folder / name)
 
     def claim(self, name: str, content: bytes) -> bytes:
-        """Write a small file where there is none yet; return what is there afterwards."""
+        """Create a small file if there is none. Return its content afterwards."""
         files.remove_half_written(self._folder / name)
         if present := self.read(name):
             return present
@@ -295,19 +289,16 @@ class FolderTarget:
 
 
 class BucketTarget:
-    """The same in a bucket."""
+    """A bucket, with the methods of `FolderTarget`."""
 
     def __init__(self, store: BlobStore, pause_before: Callable[[int], None]) -> None:
-        """`pause_before` waits before the next of several attempts."""
+        """Use a bucket. `pause_before`: waits before the attempt of this number."""
+        self.address = store.address
         self._store = store
         self._pause_before = pause_before
 
-    @property
-    def address(self) -> str:
-        return self._store.address
-
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Do nothing, for a bucket has no lock: `claim` and `change_feed` decide between publishers at one time."""
+        """Do nothing: `claim` and `change_feed` decide between concurrent publishers."""
         return contextlib.nullcontext()
 
     def read(self, name: str) -> bytes | None:
@@ -344,7 +335,7 @@ PublishTarget = FolderTarget | BucketTarget
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file in a bucket, read in parts."""
+    """A file in a bucket that is read in parts."""
 
     store: BlobStore
     key: str
@@ -367,7 +358,6 @@ class BucketFetcher:
     """Fetches archives from buckets, as `Downloader` does over HTTP."""
 
     store_at: Callable[[str], BlobStore]
-    """Returns the store at an address."""
     settings: rules.SourcesSettings
 
     def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
@@ -382,8 +372,8 @@ class BucketFetcher:
         store, key = self._open(url)
         return store.get_range(key + rules.SIGNATURE_SUFFIX, 0, rules.SIGNATURE_LIMIT_BYTES)
 
-    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
-        """Download as `Downloader.fetch` does. A broken transfer starts over."""
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Facts | None:
+        """Download like `Downloader.fetch`. A broken transfer starts over."""
         if known is not None and sha256 == known.identity:
             return None
         files.make_folder(part.parent)
@@ -396,7 +386,7 @@ class BucketFetcher:
         if sha256 not in {None, actual}:
             files.unlink(part)
             raise errors.checksum_failed(f"File: {url}", [f"Expected SHA-256: {sha256}", f"Actual SHA-256:   {actual}"])
-        return Download(actual, verified=sha256 is not None, validators=Validators())
+        return Facts(actual, verified=sha256 is not None, etag=None, last_modified=None, hashes={})
 
     def _open(self, url: str) -> tuple[BlobStore, str]:
         folder, _, key = url.rpartition("/")
@@ -420,37 +410,33 @@ class PublishReport:
     name: str
     release: Release
     is_new: bool
-    """False when all of it was published before."""
+    """False if the release was published before."""
     skipped: tuple[tuple[str, str], ...] = ()
-    """Of the folder, if one was packaged."""
+    """Skipped files of the folder, if one was packaged."""
 
     @property
     def source(self) -> str:
-        """The --source that installs this release or a later one."""
+        """The --source that installs the latest release."""
         place = self.place if rules.is_in_bucket(self.place) or rules.is_local_path(self.place) else f"./{self.place}"
         return f"{place.rstrip('/')}/{FEED_NAME}#{self.name}"
 
     def to_json(self) -> dict[str, Any]:
+        shown = ("version", "file", "size_bytes", "sha256", "signature", "published_at")
         return {
             "place": self.place,
             "feed": f"{self.place.rstrip('/')}/{FEED_NAME}",
             "source": self.source,
             "name": self.name,
-            "version": self.release.version,
-            "file": self.release.file,
-            "size_bytes": self.release.size_bytes,
-            "sha256": self.release.sha256,
-            "signature": self.release.signature,
-            "published_at": self.release.published_at,
+            **{name: getattr(self.release, name) for name in shown},
             "is_new": self.is_new,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
         }
 
 
 def publish(package: Path, manifest: PackageManifest, place: PublishTarget, clock: Clock) -> PublishReport:
-    """Publish the archive, its checksum and the files beside it, and last the index. `package` was verified.
+    """Publish a verified package: the archive, its checksum and the files beside it, and the index last.
 
-    Raises E014, E019, E021 and what the target raises.
+    Raises E014, E019, E021 and the errors of the target.
     """
     release = _describe_release(package, manifest, clock)
     with place.lock():
@@ -458,7 +444,12 @@ def publish(package: Path, manifest: PackageManifest, place: PublishTarget, cloc
         wanted = _merge_release(place, manifest.name, known, release)
         if wanted == known:
             return PublishReport(place.address, manifest.name, known, is_new=False)
-        _claim_version(place, manifest.name, release)
+        # The checksum comes first: it decides between two publishers of one version with different bytes.
+        content = place.claim(f"{release.file}.sha256", f"{release.sha256}  {release.file}\n".encode())
+        claimed = rules.parse_checksum(content.decode("utf-8", errors="replace"), release.file)
+        if claimed != release.sha256:
+            label = f"{manifest.name} {release.version}"
+            raise errors.version_published(place.address, label, claimed or "unreadable", release.sha256)
         for suffix in ("", *rules.SIDECAR_SUFFIXES):
             path = package.with_name(package.name + suffix)
             if path.is_file():
@@ -497,23 +488,14 @@ def _parse_feed_at(place: PublishTarget, content: bytes | None) -> ReleaseIndex:
 
 
 def _merge_release(place: PublishTarget, name: str, known: Release | None, given: Release) -> Release:
-    """Return what the index is to say of a release; refuse other bytes for a version that it has."""
+    """Return the new entry of a release. Raises E021 for other bytes of a published version."""
     if known is None:
         return given
     if known.sha256 != given.sha256:
         raise errors.version_published(place.address, f"{name} {given.version}", known.sha256, given.sha256)
-    # Files beside the archive may come later than the archive, and stay.
+    # Files beside the archive may be published later than the archive, and stay.
     return msgspec.structs.replace(
         known,
         manifest_sha256=given.manifest_sha256 or known.manifest_sha256,
         signature=given.signature or known.signature,
     )
-
-
-def _claim_version(place: PublishTarget, name: str, release: Release) -> None:
-    """Let the checksum decide, before any bytes, between two publishers of one version with different bytes."""
-    content = place.claim(f"{release.file}.sha256", f"{release.sha256}  {release.file}\n".encode())
-    claimed = rules.parse_checksum(content.decode("utf-8", errors="replace"), release.file)
-    if claimed != release.sha256:
-        label = f"{name} {release.version}"
-        raise errors.version_published(place.address, label, claimed or "unreadable", release.sha256)

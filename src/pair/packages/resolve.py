@@ -1,4 +1,4 @@
-"""Find where a KB comes from: the named source, the dataset of the monorepo, a release index, or the latest release."""
+"""The source of a KB: a named source, the dataset of the monorepo, a release index, or the latest release."""
 
 import fnmatch
 import logging
@@ -35,7 +35,7 @@ def resolve_source(
     latest_release: Callable[[], KbSource],
     from_feed: Callable[["FeedAddress"], KbSource],
 ) -> KbSource:
-    """Return the source; relative paths and the monorepo are below `folder`. Raises E001-E005, E007, E019, E020."""
+    """Return the source. Relative paths and the monorepo are below `folder`. Raises E001-E005, E007, E019, E020."""
     refuse_conflicting_options(source, offline=offline)
     shown = rules.hide_credentials(source) if source else source
     logger.debug("resolving the KB source", extra={"source": shown, "offline": offline, "folder": str(folder)})
@@ -47,7 +47,7 @@ def resolve_source(
     else:
         dataset = folder / MONOREPO_DATASET
         exists = dataset.is_dir()
-        logger.debug("looked for the monorepo dataset", extra={"path": str(dataset), "exists": exists})
+        logger.debug("checked for the monorepo dataset", extra={"path": str(dataset), "exists": exists})
         if exists:
             chosen = KbSource("monorepo", str(dataset), requires_download=False)
             because = "no --source, and the monorepo has a dataset"
@@ -59,7 +59,7 @@ def resolve_source(
 
 
 def refuse_conflicting_options(source: str | None, *, offline: bool) -> None:
-    """Raise E001 and E002, before anything is looked at."""  # source-5, source-6
+    """Raise E001 or E002 for an offline install without a local source."""  # source-5, source-6
     if not offline:
         return
     if not source:
@@ -69,7 +69,7 @@ def refuse_conflicting_options(source: str | None, *, offline: bool) -> None:
 
 
 def _choose_named(source: str, folder: Path) -> tuple[KbSource, str]:
-    """Return the source that an address or a path names, and why."""
+    """Return the source that an address or a path names, and the reason for the choice."""
     if rules.is_git(source):
         return KbSource("git", source, requires_download=True), "--source is a git repository"
     if rules.is_url(source):
@@ -86,7 +86,7 @@ def _choose_named(source: str, folder: Path) -> tuple[KbSource, str]:
         raise errors.source_format_unknown(source, suggestion=suggestion)
     absolute = os.path.abspath(folder / source)  # noqa: PTH100 - normalises ".." without following links
     exists = os.path.exists(absolute)  # noqa: PTH110 - a name the system cannot hold does not exist
-    logger.debug("looked at the path", extra={"path": absolute, "exists": exists})
+    logger.debug("checked the path", extra={"path": absolute, "exists": exists})
     if not rules.is_local_path(source):
         suggestion = f"Did you mean ./{source} ?" if exists and source else ""
         raise errors.source_format_unknown(source, suggestion=suggestion)
@@ -100,20 +100,20 @@ def _choose_named(source: str, folder: Path) -> tuple[KbSource, str]:
 
 @dataclass(frozen=True, slots=True)
 class FeedAddress:
-    """Where a release index is, and which release of it is meant."""
+    """The address of a release index, and the wanted release."""
 
     named: str
-    """As it was given, so that it can be asked again."""
+    """The source that the user named."""
     place: str
-    """Of the index itself: a URL, an absolute path, or an address in a bucket."""
+    """The index itself: a URL, an absolute path, or an address in a bucket."""
     name: str = ""
-    """Of the KB; empty: the only one."""
+    """The KB; empty for the only one."""
     version: str = ""
-    """Empty: the latest."""
+    """Empty for the latest."""
 
 
 def find_feed(source: str, folder: Path) -> FeedAddress | None:
-    """Return the release index that a source names; None for another source. A path that exists is what it is."""
+    """Return the release index that a source names; None for another source, as a path that exists."""
     if rules.is_remote(source):
         return parse_remote_feed(source)
     if not rules.is_local_path(source):
@@ -143,7 +143,7 @@ def parse_remote_feed(source: str) -> FeedAddress | None:
 
 
 def parse_local_feed(path: str) -> FeedAddress | None:
-    """Parse an absolute path in the same forms, without looking whether the index is there."""
+    """Parse an absolute path in the same forms. The index need not exist."""
     match = re.fullmatch(rf"(.*/{re.escape(FEED_NAME)})(?:#([^/]*))?", path, re.DOTALL)
     if match:
         return FeedAddress(path, match[1], *_split_version(match[2] or ""))
@@ -158,13 +158,13 @@ def _split_version(wanted: str) -> tuple[str, str]:
 
 
 def _split_pinned(last: str) -> tuple[str, str]:
-    """Split `NAME@VERSION`; a name that looks like an archive or a repository is none."""
+    """Split `NAME@VERSION`; return empty texts for the name of an archive or a repository."""
     name, _, version = last.rpartition("@")
     return (name, version) if name and version and not last.endswith((".zip", ".git")) else ("", "")
 
 
 def locate_archive(place: str, file: str) -> str:
-    """Return where an archive is that an index names: beside the index, or at an address of its own."""
+    """Return the address of an archive: the URL in the index, else beside the index."""
     if rules.is_url(file):
         return file
     if rules.is_url(place):
@@ -175,7 +175,7 @@ def locate_archive(place: str, file: str) -> str:
 
 
 def has_moved(installed: KbSource, installed_name: str, installed_sha256: str, offered: KbSource) -> bool:
-    """Tell whether an index has other bytes now for the version that was installed from it."""
+    """Tell whether an index now has other bytes for the installed version."""
     if installed.feed is None or offered.feed is None or installed.version != offered.version:
         return False
     old, new = _parse_stored(installed.feed), _parse_stored(offered.feed)
@@ -205,7 +205,7 @@ class _GithubRelease(msgspec.Struct):
 
 
 def latest_release(web: "HttpClient", settings: rules.SourcesSettings) -> KbSource:
-    """Ask GitHub, unless `default_url` names the archive. Raises E005."""  # source-10
+    """Return the archive of `default_url`, else of the latest release on GitHub. Raises E005."""  # source-10
     if settings.default_url:
         logger.debug("default KB from the settings", extra={"url": rules.hide_credentials(settings.default_url)})
         return KbSource("github-release", settings.default_url, requires_download=True)

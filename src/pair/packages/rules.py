@@ -1,4 +1,4 @@
-"""Rules of packages: settings, kinds of source, valid names, and what an update changes (pure)."""
+"""Rules of packages: settings, kinds of source, valid names, and the plan of an update (pure)."""
 
 import base64
 import re
@@ -17,54 +17,54 @@ RECORD_NAME = ".pair-install.jsonl"
 ENTRY_NAME = ".pair-entry.json"
 MANIFEST_NAME = "manifest.json"
 MANIFEST_SUFFIX = ".manifest.json"
-"""Of a copy of the manifest beside a package with an index, for partial downloads."""
+"""Suffix of the copy of the manifest beside a package with an index, for partial downloads."""
 SIGNATURE_SUFFIX = ".minisig"
 SIGNATURE_LIMIT_BYTES = 64 * 1024
 MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
 SIDECAR_SUFFIXES = (MANIFEST_SUFFIX, SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
-"""Of files beside an archive, besides its `.sha256`."""
+"""Suffixes of the files beside an archive, without its `.sha256`."""
 OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
 INDEX_FOLDER = ".pair-index"
-"""Of a package: its index for the engine. It is not installed beside the texts."""
+"""The index in a package. It is not installed with the other files."""
 INDEX_MANIFEST = f"{INDEX_FOLDER}/{MANIFEST_NAME}"
 MOST_FOLDERS = 100
-"""Above a file in a KB."""
+"""The deepest nesting of a file in a KB."""
 
 
 @dataclass(frozen=True)
 class SourcesSettings:
-    """Where KBs come from, and the limits of fetching them."""
+    """Settings of installs: default sources, signatures, and limits of downloads."""
 
     cache_dir: str = "~/.pair/kb"
-    """Folder of downloaded KBs; also PAIR_KB_CACHE_DIR."""
+    """Folder for downloaded KBs. Also PAIR_KB_CACHE_DIR."""
     default_url: str = ""
-    """Archive to install when no source is named, instead of the latest release; also PAIR_KB_DEFAULT_URL."""
+    """Archive to install if no source is named, instead of the latest release. Also PAIR_KB_DEFAULT_URL."""
     release_repository: str = "foomakers/pair"
-    """Repository (owner/name) whose latest release is the default KB."""
+    """GitHub repository (owner/name) whose latest release is the default KB."""
     release_asset: str = "knowledge-base*.zip"
-    """Name of the release's KB archive; `*` stands for anything."""
+    """File name of the KB archive in the release. `*` matches anything."""
     github_api_url: str = "https://api.github.com"
-    """Address of the release feed."""
+    """URL of the GitHub API."""
     require_checksum: bool = False
-    """Refuse a download that nobody published a SHA-256 for."""
+    """Refuse downloads without a published SHA-256."""
     require_signature: bool = False
-    """Refuse whatever is not an archive with a `.minisig` beside it by one of `sources.signature_keys`."""
+    """Refuse sources that are not archives with a `.minisig` file by one of `sources.signature_keys`."""
     signature_keys: tuple[str, ...] = ()
-    """Public keys of minisign whose signatures count: each the key itself or the path of its file."""
+    """Trusted minisign public keys: each a key or the path of its file."""
     timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
-    """Longest wait for a connection, and for the next byte."""
+    """Maximum time to connect, and to wait for the next byte."""
     retries: Annotated[int, Ge(0)] = 3
-    """How often a failed request is tried again."""
+    """Number of times to retry a failed request."""
     retry_wait_seconds: Annotated[float, Ge(0), Le(LONGEST_WAIT_SECONDS)] = 1.0
-    """First pause before trying again; it doubles each time."""
+    """Pause before the first retry. It doubles each time."""
     max_download_bytes: Annotated[int, Gt(0)] = 4 * 1024**3
-    """Most bytes of an archive that is downloaded."""
+    """Maximum size of a downloaded archive."""
     max_archive_entries: Annotated[int, Gt(0)] = 100_000
-    """Most files and folders in an archive."""
+    """Maximum number of files and folders in an archive."""
     max_unpacked_bytes: Annotated[int, Gt(0)] = 4 * 1024**3
-    """Most bytes that an archive may unpack to."""
+    """Maximum unpacked size of an archive."""
     max_compression_ratio: Annotated[int, Gt(0)] = 100
-    """Most bytes unpacked for each byte of the archive, above the first mebibyte."""
+    """Maximum compression ratio of an archive, beyond the first MiB."""
 
 
 # ── kinds of source ────────────────────────────────────────────────────────────────────────────────
@@ -93,7 +93,7 @@ def is_local_path(source: str) -> bool:
 
 
 def hide_credentials(url: str) -> str:
-    """Return a URL that may be shown: query values may be secrets too."""
+    """Return a URL that may be shown: without credentials and query values."""
     address, mark, query = strip_user(url).partition("?")
     return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else strip_user(url)
 
@@ -105,7 +105,7 @@ def describe_source(source: KbSource) -> dict[str, Any]:
 
 
 def strip_user(url: str) -> str:
-    """Return a URL that may be stored: without user and password; over ssh the user is part of the address."""
+    """Return a URL that may be stored: without user and password. Over ssh the user is part of the address."""
     scheme, mark, rest = url.partition("://")
     user, at, host = rest.partition("/")[0].rpartition("@")
     if not mark or not at:
@@ -115,13 +115,13 @@ def strip_user(url: str) -> str:
 
 
 def append_suffix(url: str, suffix: str) -> str:
-    """Return the address of a file next to `url`: the suffix goes behind the path, before any query."""
+    """Return the address of a file beside `url`: append the suffix to the path, before any query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path + suffix, fragment=""))
 
 
 def parse_checksum(text: str, name: str) -> str | None:
-    """Return the SHA-256 in a `.sha256` file: a bare hash, or lines of `hash  name`. None when there is none."""
+    """Return the SHA-256 in a `.sha256` file: a bare hash, or lines of `hash  name`. None if there is none."""
     hashes: dict[str, str] = {}
     for line in text.lstrip("\ufeff").splitlines():
         match = re.fullmatch(r"\s*([0-9A-Fa-f]{64})(?:\s+\*?(.+?))?\s*", line)
@@ -135,12 +135,12 @@ def parse_checksum(text: str, name: str) -> str | None:
 
 
 def format_key_id(number: bytes) -> str:
-    """Return the id of a key as minisign writes it: hexadecimal, without leading zeros."""
+    """Return the id of a key in the format of minisign: hexadecimal, without leading zeros."""
     return f"{int.from_bytes(number, 'little'):X}"
 
 
 def read_key_id(key: str) -> str:
-    """Return the id of a public key, given the line that holds it."""
+    """Return the id of a public key, given its line."""
     return format_key_id(base64.b64decode(key)[2:10])
 
 
@@ -151,10 +151,7 @@ _WINDOWS_DEVICE = re.compile(r"con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9�
 
 
 def find_name_fault(name: str) -> str | None:
-    """Return why a path may not be in a KB package, or None. Names must be plain on every system.
-
-    The path is given with `/` between its parts and without a slash at the end.
-    """
+    """Return why a path may not be in a KB package, or None. Names must be plain on every system."""
     if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name):
         return "absolute path"
     if "\\" in name:
@@ -172,7 +169,7 @@ def find_name_fault(name: str) -> str | None:
 
 
 def is_unicode(name: str) -> bool:
-    """Tell whether a name can be encoded; one that the file system holds as other bytes cannot."""
+    """Tell whether a name can be encoded; a name that is not UTF-8 on disk cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -181,30 +178,30 @@ def is_unicode(name: str) -> bool:
 
 
 def stays_inside(path: str) -> bool:
-    """Tell whether a path with `/` between its parts names a file below the folder that it belongs to.
+    """Tell whether a path names a file below its folder, and outside version control.
 
-    A path that version control owns does not: writing there makes a later `git status` run commands.
+    Writing to a folder of version control makes a later `git status` run commands.
     """
     parts = path.split("/")
     return "\0" not in path and all(part not in {"", ".", ".."} and not is_version_control(part) for part in parts)
 
 
 _VERSION_CONTROL = re.compile(r"\.(?:git|hg|svn|bzr|jj)|_darcs|cvs|(?:git|hg|svn|bzr|jj)~[0-9]+")
-"""Folders of version control, and the short names that Windows gives them."""
+"""Folders of version control, and their short names on Windows."""
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Default-ignorable code points of Unicode: some file systems leave them out when they compare names."""
+"""Default-ignorable code points of Unicode: some file systems ignore them in comparisons of names."""
 
 
 def is_version_control(name: str) -> bool:
-    """Tell whether some file system takes a name for that of a folder of version control."""
+    """Tell whether any file system treats a name as a folder of version control."""
     return _VERSION_CONTROL.fullmatch(_fold_name(name)) is not None
 
 
 def _fold_name(name: str) -> str:
-    """Return a name in the form in which the most lenient file systems compare it.
+    """Return the form of a name that the most lenient file systems compare.
 
     HFS+ ignores case and invisible characters; NTFS also dots and spaces at the end, and a stream after a colon.
     """
@@ -215,9 +212,9 @@ def _fold_name(name: str) -> str:
 
 
 def find_bare_repositories(paths: Iterable[str]) -> set[str]:
-    """Return the folders that git takes for a repository although they are not called `.git`.
+    """Return the folders that git treats as repositories although they are not called `.git`.
 
-    A command of git in such a folder obeys the configuration that lies in it.
+    A git command in such a folder obeys the configuration in it.
     """
     paths = list(paths)
     heads = [path.rpartition("/") for path in paths]
@@ -247,7 +244,7 @@ def _part_fault(part: str) -> str | None:
 
 
 def is_suspicious_ratio(unpacked_bytes: int, packed_bytes: int, max_ratio: int) -> bool:
-    """Tell whether more comes out than an honest text could hold; the first mebibyte is harmless."""
+    """Tell whether a file compresses better than any honest text; the first mebibyte is harmless."""
     return unpacked_bytes > max(1024 * 1024, packed_bytes * max_ratio)
 
 
@@ -285,7 +282,7 @@ KeptReason = Literal["edited", "deleted", "yours", "in the way"]
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """A path where the user's state won over the KB's."""
+    """A path where the file of the user was kept."""
 
     path: str
     reason: KeptReason
@@ -293,7 +290,7 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """What becomes of each path of the target. The lists are sorted."""
+    """The paths of the target by what an update does to them, sorted."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -318,10 +315,10 @@ def plan_changes(
     force: bool,
     restore: bool,
 ) -> UpdatePlan:
-    """Compare what was installed, what the KB offers now, and what is in the target.
+    """Compare the installed files, those that the KB offers, and those present in the target.
 
-    Values are SHA-256; None stands for "not computed", allowed where nothing is compared with it.
-    `restore` puts files back that the user deleted; `force` also overwrites what the user changed.
+    Values are SHA-256; None for a hash that was not computed because nothing is compared with it.
+    `restore`: restore files that the user deleted. `force`: also overwrite files that the user changed.
     """
     added, changed, removed, unchanged = set[str](), set[str](), set[str](), set[str]()
     kept: dict[str, KeptReason] = {}
@@ -360,10 +357,7 @@ def plan_changes(
 
 
 def _find_blocked(placed: set[str], staying: set[str]) -> tuple[set[str], set[str]]:
-    """Return the paths that cannot be placed beside those that stay, and the staying paths that are in their way.
-
-    A path cannot be a file and a folder: what stays in the target wins, unless forced.
-    """
+    """Return the paths that cannot be placed, and the staying paths in their way: no path is a file and a folder."""
     folders_staying = {folder for path in staying for folder in list_parents(path)}
     blocked, blocking = set[str](), set[str]()
     for path in placed:
@@ -385,7 +379,7 @@ def list_parents(path: str) -> Iterable[str]:
 
 _ON_ONE_LINE = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*\Z"
 OneLine = Annotated[str, Meta(pattern=_ON_ONE_LINE)]
-"""Text without control characters, ends of lines and halves of characters."""
+"""Text without control characters, line ends and surrogates."""
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
@@ -405,19 +399,16 @@ def find_file_name_fault(name: str) -> str | None:
 
 
 def make_name(folder_name: str) -> str:
-    """`My Handbook` -> `my-handbook`"""
+    """Return a name for a folder: `My Handbook` becomes `my-handbook`."""
     return re.sub(r"[^a-z0-9._-]+", "-", folder_name.lower()).strip("-._") or "kb"
 
 
 def is_named_by_content(source: KbSource) -> bool:
-    """Tell whether a release index says what the bytes are: they are then the same at every address."""
+    """Tell whether a release index names the hash of the bytes: they are then the same at every address."""
     return source.feed is not None and source.sha256 is not None
 
 
 def make_cache_key(source: KbSource, url_sha256: str) -> str:
-    """Return the folder of a KB in the cache: the release's version, else the SHA-256 of its address."""  # source-14
-    if is_named_by_content(source):
-        return url_sha256
-    if source.version and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", source.version):
-        return source.version
-    return url_sha256
+    """Return the folder of a KB in the cache: the version of the release, else the hash of its address."""  # source-14
+    is_plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", source.version or "")
+    return source.version if source.version and is_plain and not is_named_by_content(source) else url_sha256

@@ -1,10 +1,9 @@
-"""Keys and signatures of minisign: Ed25519 over the BLAKE2b hash of a file, and a comment that is signed too.
-
-Invariants
-    A signature counts only when both of its halves hold: that of the file and that of the trusted comment.
-    What cannot be read is refused with a reason, whatever it is.
+"""Keys and signatures of minisign: Ed25519 over the BLAKE2b hash of a file, and a signed comment.
 
 The module is loaded only to sign or to check a signature.
+Invariants
+    A signature counts only if both halves are valid: that of the file and that of the trusted comment.
+    Unreadable input of any kind is refused with a reason.
 """
 
 import base64
@@ -19,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pair import errors, files
-from pair.packages.package import PackageManifest, PackageReport
+from pair.packages.package import PackageReport
 from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, format_key_id
 
 _LEGACY = b"Ed"
@@ -33,10 +32,10 @@ _MOST_UNTRUSTED_BYTES = 1024
 _MOST_TRUSTED_BYTES = 8192
 _MOST_KEY_BYTES = 4096
 _MOST_LEGACY_BYTES = 1024**3
-"""minisign sets the same limit: the file has to be in memory as a whole."""
+"""The limit of minisign too: the whole file is read into memory."""
 _MOST_KDF_BYTES = 1024**3
 _MOST_KDF_OPERATIONS = 2**26
-"""Twice what minisign asks for: more would not protect a key but keep its owner waiting."""
+"""Twice the default of minisign: more would only be slow."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Signature:
 
 
 def parse_public_key(content: bytes) -> PublicKey:
-    """Parse the line of a key, alone or below a comment. Raises ValueError with a reason for people."""
+    """Parse a key, alone or below a comment. Raises ValueError with a readable reason."""
     lines = _split_lines(content)
     if len(lines) == 2 and lines[0].startswith(_UNTRUSTED):
         del lines[0]
@@ -89,7 +88,7 @@ def parse_public_key(content: bytes) -> PublicKey:
 
 
 def read_public_key(named: str) -> PublicKey:
-    """Read a key, or the file that holds it. Raises ValueError with a reason for people."""
+    """Return a key, given itself or the path of its file. Raises ValueError with a readable reason."""
     try:
         return parse_public_key(named.encode("utf-8", errors="surrogateescape"))
     except ValueError:
@@ -103,7 +102,7 @@ def read_public_key(named: str) -> PublicKey:
 
 
 def parse_secret_key(content: bytes, password: Callable[[], str]) -> SecretKey:
-    """`password` is asked only when the key is encrypted. Raises ValueError with a reason for people."""
+    """Parse a secret key. `password`: called only for an encrypted key. Raises ValueError with a readable reason."""
     lines = _split_lines(content[: _MOST_KEY_BYTES + 1])
     if len(lines) != 2 or not lines[0].startswith(_UNTRUSTED):
         raise ValueError("it is not a secret key of minisign")
@@ -115,7 +114,7 @@ def parse_secret_key(content: bytes, password: Callable[[], str]) -> SecretKey:
         operations, memory_bytes = (int.from_bytes(value[start : start + 8], "little") for start in (38, 46))
         costs = _scrypt_costs(operations, memory_bytes)
         if not (given := password()):
-            raise ValueError("it is encrypted, and nobody gave its password")
+            raise ValueError("it is encrypted, and no password was given")
         secret = _decrypt(secret, given, salt, costs)
     number, seed, key, checksum = secret[:8], secret[8:40], secret[40:72], secret[72:]
     # An unencrypted key carries no checksum.
@@ -129,7 +128,7 @@ def parse_secret_key(content: bytes, password: Callable[[], str]) -> SecretKey:
 
 
 def parse_signature(content: bytes) -> Signature:
-    """Raises ValueError with a reason for people."""
+    """Parse a `.minisig`. Raises ValueError with a readable reason."""
     lines = _split_lines(content)
     if len(lines) != 4 or not lines[0].startswith(_UNTRUSTED) or not lines[2].startswith(_TRUSTED):
         raise ValueError("it is not a signature of minisign")
@@ -143,7 +142,7 @@ def parse_signature(content: bytes) -> Signature:
 
 
 def _split_lines(content: bytes) -> list[bytes]:
-    """Split lines, which may end as on Windows; drop empty ones at the end."""
+    """Split lines with any line end; drop empty lines at the end."""
     return [line.rstrip(b"\r") for line in content.rstrip(b"\r\n").split(b"\n")]
 
 
@@ -161,7 +160,7 @@ def _decode(line: bytes, size: int, otherwise: str) -> bytes:
 
 
 def _scrypt_costs(operations: int, memory_bytes: int) -> tuple[int, int]:
-    """Return N and p of scrypt, with r = 8, as libsodium chooses them."""
+    """Return N and p of scrypt for r = 8, computed as libsodium does."""
     if operations > _MOST_KDF_OPERATIONS or memory_bytes > _MOST_KDF_BYTES:
         raise ValueError("opening it would take more time or memory than any honest key")
     operations = max(operations, 32768)
@@ -196,14 +195,12 @@ def _decrypt(secret: bytes, password: str, salt: bytes, costs: tuple[int, int]) 
 
 
 def read_secret_key(path: Path, ask_password: Callable[[], str]) -> SecretKey:
-    """Raises E024."""
+    """Read a secret key from its file. Raises E024."""
     try:
         with path.open("rb") as stream:
-            content = stream.read(_MOST_KEY_BYTES)
+            return parse_secret_key(stream.read(_MOST_KEY_BYTES), ask_password)
     except OSError as fault:
         raise errors.key_unusable(str(path), files.describe_os_error(fault)) from fault
-    try:
-        return parse_secret_key(content, ask_password)
     except ValueError as fault:
         raise errors.key_unusable(str(path), str(fault)) from fault
 
@@ -211,8 +208,9 @@ def read_secret_key(path: Path, ask_password: Callable[[], str]) -> SecretKey:
 def sign_package(report: PackageReport, key: SecretKey) -> None:
     """Write the signatures of a package and of the manifest beside it, if there is one."""
     with files.storage_errors():
-        comment = make_comment(report.manifest)
-        manifest_path = report.path.with_name(report.path.name + MANIFEST_SUFFIX)
+        manifest, manifest_path = report.manifest, report.path.with_name(report.path.name + MANIFEST_SUFFIX)
+        label = [f"name:{manifest.name[:500]}", f"version:{manifest.version[:500]}"]
+        comment = "\t".join([*label, f"content:sha256:{manifest.content_checksum}"])
         signed = [(report.path, sign(report.path, key, comment, sha256=report.sha256))]
         if manifest_path.exists():
             signed.append((manifest_path, sign(manifest_path, key, comment)))
@@ -220,20 +218,15 @@ def sign_package(report: PackageReport, key: SecretKey) -> None:
         files.write_together(*((path.with_name(path.name + SIGNATURE_SUFFIX), text) for path, text in beside))
 
 
-def make_comment(manifest: PackageManifest) -> str:
-    content = f"content:sha256:{manifest.content_checksum}"
-    return "\t".join([f"name:{manifest.name[:500]}", f"version:{manifest.version[:500]}", content])
-
-
 def sign(path: Path, key: SecretKey, comment: str, *, sha256: str | None = None) -> bytes:
-    """Return the text of the file's `.minisig`. Raises E014 when the file has another `sha256` than given."""
+    """Return the `.minisig` of a file. Raises E014 if its SHA-256 differs from the given one."""
     blake2b, actual = hashlib.blake2b(), hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(files.CHUNK_BYTES):
             blake2b.update(chunk)
             actual.update(chunk)
     if sha256 is not None and actual.hexdigest() != sha256:
-        raise errors.cannot_package(str(path), "somebody else wrote it before it was signed")
+        raise errors.cannot_package(str(path), "another process replaced it before it was signed")
     private = Ed25519PrivateKey.from_private_bytes(key.seed)
     of_file, trusted = private.sign(blake2b.digest()), comment.encode()
     lines = [
@@ -253,25 +246,25 @@ class Signer:
     """The owner of a valid signature."""
 
     key: str
-    """The public key, as minisign writes it on one line."""
+    """The public key on one line, in the format of minisign."""
     key_id: str
     comment: str
-    """What the signer says of the file, on one line."""
+    """The trusted comment, on one line."""
 
 
 class TrustedKeys:
-    """The keys whose signatures count."""
+    """The keys whose signatures are accepted."""
 
     def __init__(self, keys: Sequence[PublicKey], *, is_required: bool) -> None:
         self.is_required = is_required
         self._keys = tuple(keys)
 
     def accepts(self, key: str | None) -> bool:
-        """Tell whether a signature by this key, or none, is good enough."""
+        """Tell whether a signature by this key, or a missing one (None), is accepted."""
         return not self.is_required if key is None else any(key == trusted.line for trusted in self._keys)
 
     def signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
-        """Return the signer of a file; None when it is not signed and need not be. Raises E017."""
+        """Return the signer of a file; None if it is unsigned and need not be signed. Raises E017."""
         if signature is None:
             self.refuse_unsigned(shown, "there is none")
             return None
@@ -289,14 +282,14 @@ class TrustedKeys:
             if _is_valid(key, parsed.of_file, message):
                 if not _is_valid(key, parsed.of_comment, parsed.of_file + parsed.comment):
                     raise self._refusal(shown, "its trusted comment was changed", parsed)
-                # On one line and without control characters, which a terminal would obey.
+                # A terminal would obey control characters.
                 text = parsed.comment.decode("utf-8", errors="replace")
                 words = "".join(character if character.isprintable() else " " for character in text).split()
                 return Signer(key.line, key.id, " ".join(words))
         raise self._refusal(shown, "the file is not the one that was signed", parsed)
 
     def refuse_unsigned(self, shown: str, reason: str) -> None:
-        """Raise E017 when a signature is needed."""
+        """Raise E017 if a signature is required."""
         if self.is_required:
             raise self._refusal(shown, reason)
 
@@ -306,7 +299,7 @@ class TrustedKeys:
 
 
 def _read_message(path: Path, signature: Signature) -> bytes | None:
-    """Return what is signed; None for a file that is too large to be signed as it is."""
+    """Return the signed message: the hash of the file, or all of it. None if it is too large for that."""
     with path.open("rb") as stream:
         if signature.algorithm == _PREHASHED:
             return hashlib.file_digest(stream, hashlib.blake2b).digest()

@@ -1,17 +1,20 @@
-"""Folder and links file as the current set of sources."""
+"""Folders, links files and other collections as the current set of sources."""
 
 import dataclasses
 import hashlib
 import os
 import unicodedata
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pair import errors, files
+from pair.sync.collection import CollectionSettings
+from pair.sync.patterns import FileSelection, make_rules, read_ignore_files_above
 from pair.sync.rules import FileSeen, matches_pattern, parse_links
-from pair.sync.state import LlmsFile, SyncState
+from pair.sync.state import LlmsFile, SyncState, read_collection
 from pair.values import redact_url
 
 _Half = TypeVar("_Half")
@@ -23,7 +26,9 @@ class FoundFiles:
     skipped: dict[str, str]
     """Why something that looks like a file is none, by path."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Why a folder or a file cannot be looked at, by path: what was there may be there still."""
+    """Why a folder or a file cannot be read, by path: its former content may still exist."""
+    excluded: Counter[str] = field(default_factory=Counter)
+    """How many files and folders each rule excluded."""
 
     def may_hold(self, path: str) -> bool:
         """Return whether this file exists, or is in a place that could not be read."""
@@ -36,54 +41,109 @@ class FoundFiles:
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def find_files(folder: Path) -> FoundFiles:
-    """Return the files below the folder by relative path, but for hidden ones and links that lead out of it."""
-    root = os.path.realpath(folder)  # sync-11
-    listing = FoundFiles({}, {})
-    waiting = _list_folder("", root, root, listing)
-    while waiting:
-        path, current = waiting.pop()
-        try:
-            waiting += _list_folder(f"{path}/", current, root, listing)
-        except OSError as fault:
-            _note_unreadable(path, fault, listing)
-    return listing
+@dataclass(frozen=True)
+class _Walk:
+    """A walk through one folder."""
 
+    root: str
+    listing: FoundFiles
+    collection: str = ""
+    others: frozenset[str] = frozenset()
+    """Folders of other collections, which are not entered."""
 
-def _list_folder(prefix: str, folder: str, root: str, listing: FoundFiles) -> list[tuple[str, str]]:
-    """Add the files of one folder to the listing. Return the folders in it."""
-    subfolders = []
-    with os.scandir(folder) as entries:
+    def list_folder(
+        self, prefix: str, folder: str, selection: FileSelection | None
+    ) -> list[tuple[str, str, FileSelection | None]]:
+        """Add the files of one folder to the listing. Return the folders in it."""
+        with os.scandir(folder) as scan:
+            if selection is None:
+                return self._add_entries(scan, prefix, None)
+            entries = list(scan)
+        names = [name for name in selection.ignore_files if any(entry.name == name for entry in entries)]
+        if names:
+            selection = selection.with_ignore_files(folder, names, prefix)
+        return self._add_entries(entries, prefix, selection)
+
+    def _add_entries(
+        self, entries: Iterable[os.DirEntry[str]], prefix: str, selection: FileSelection | None
+    ) -> list[tuple[str, str, FileSelection | None]]:
+        subfolders = []
         for entry in entries:
-            if entry.name.startswith("."):
+            name = entry.name
+            if name.startswith("."):
                 continue
-            path = prefix + entry.name
+            path = prefix + name
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    subfolders.append((path, entry.path))
-                elif (reason := _entry_fault(entry, path, root)) is not None:
-                    listing.skipped[path] = reason
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if selection is not None and self._excludes(selection, path, name, is_folder=is_folder):
+                    continue
+                if is_folder:
+                    below = selection.enter(path, name) if selection is not None else None
+                    if selection is not None and below is None:
+                        self.listing.excluded[selection.explain_missing(path, name, is_folder=True)] += 1
+                    elif entry.path not in self.others:
+                        subfolders.append((path, entry.path, below))
+                elif (reason := find_entry_fault(entry, path, self.root)) is not None:
+                    self.listing.skipped[path] = reason
                 elif entry.is_file():
                     seen = entry.stat()
-                    listing.files[path] = FileSeen(seen.st_size, seen.st_mtime_ns)
+                    self.listing.files[path] = FileSeen(seen.st_size, seen.st_mtime_ns, self.collection)
             except OSError as fault:
-                _note_unreadable(path, fault, listing)
-    return subfolders
+                _note_unreadable(path, fault, self.listing)
+        return subfolders
+
+    def _excludes(self, selection: FileSelection, path: str, name: str, *, is_folder: bool) -> bool:
+        rule = selection.find_exclusion(path, name, is_folder=is_folder)
+        if rule is not None:
+            self.listing.excluded[str(rule)] += 1
+            return True
+        if is_folder or selection.includes(path, name):
+            return False
+        self.listing.excluded[selection.explain_missing(path, name)] += 1
+        return True
+
+
+def find_files(folder: Path, *, others: frozenset[str] = frozenset()) -> FoundFiles:
+    """Return the files below the folder by relative path, but for hidden ones and links that lead out of it.
+
+    `others`: folders of other collections, which are not entered.
+    """
+    root = os.path.realpath(folder)  # sync-11
+    return _find_below("", _Walk(root, FoundFiles({}, {}), others=others), None)
+
+
+def _find_below(prefix: str, walk: _Walk, selection: FileSelection | None) -> FoundFiles:
+    waiting = walk.list_folder(prefix, walk.root, selection)
+    while waiting:
+        path, current, below = waiting.pop()
+        try:
+            waiting += walk.list_folder(f"{path}/", current, below)
+        except OSError as fault:
+            _note_unreadable(path, fault, walk.listing)
+    return walk.listing
 
 
 def _note_unreadable(path: str, fault: OSError, listing: FoundFiles) -> None:
-    """A file that goes away while others are looked at is gone, and no fault."""
+    """Note a path that cannot be read. A file that was deleted during the listing is no fault."""
     if not isinstance(fault, FileNotFoundError | NotADirectoryError):
         listing.unreadable[path] = f"cannot be read: {files.describe_os_error(fault)}"
 
 
-def _entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | None:
+def find_name_fault(name: str, what: str = "name") -> str | None:
+    """Return why a name cannot be a line of the index."""
+    if not name.isprintable():
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            return f"{what} is not valid Unicode"
+        if len(name.splitlines()) > 1 or any(unicodedata.category(character) == "Cc" for character in name):
+            return f"control character in the {what}"
+    return None
+
+
+def find_entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | None:
     """Return why an entry of a folder is no source: its path cannot be a line of the index, or it leads elsewhere."""
-    if not path.isprintable():
-        if any("\ud800" <= character <= "\udfff" for character in path):
-            return "name is not valid Unicode"
-        if len(path.splitlines()) > 1 or any(unicodedata.category(character) == "Cc" for character in path):
-            return "control character in the name"
+    fault = find_name_fault(path)
+    if fault is not None:
+        return fault
     if not entry.is_symlink():
         return None
     real = os.path.realpath(entry.path)
@@ -103,6 +163,37 @@ def find_addresses(path: Path) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class NamedCollection:
+    """A collection of the KB that is synced, and where it is."""
+
+    name: str
+    collection: CollectionSettings
+    path: Path | None = None
+    """Its folder or links file."""
+    where: str = "kb.collections"
+    """The line of the configuration."""
+    fault: str = ""
+    """Why it cannot be read: then its documents stay."""
+
+    @property
+    def prefix(self) -> str:
+        """The start of the ids of its files and items."""
+        return f"{self.name}/"
+
+    def make_selection(self) -> FileSelection:
+        """Return the rules about its files, with those of ignore files above the folder."""
+        given, start = self.collection, len(self.prefix)
+        include, exclude = (
+            make_rules(((text, self.where) for text in patterns), ignore_case=given.ignore_case)._replace(start=start)
+            for patterns in (given.include, given.exclude)
+        )
+        if not given.ignore_files or self.path is None:
+            return FileSelection(include, exclude, ignore_files=(), ignore_case=given.ignore_case)
+        above = read_ignore_files_above(Path(os.path.realpath(self.path)), start)
+        return FileSelection(include, exclude, above, ignore_case=given.ignore_case)
+
+
+@dataclass(frozen=True)
 class SyncPaths:
     """Where things are; a place that the user named must be there, one by default may be missing."""
 
@@ -114,10 +205,34 @@ class SyncPaths:
     is_sources_dir_named: bool = False
     is_links_file_named: bool = False
     llms: LlmsFile | None = None
+    collections: tuple[NamedCollection, ...] = ()
+    is_named_only: bool = False
+    """Whether named collections alone feed the KB: then sources folder and links file mean nothing."""
+    own_files: tuple[Path, ...] = ()
+    """Files that are no documents, wherever they are."""
 
     @property
     def lock(self) -> Path:
         return self.cache.with_name(f".{self.cache.name}.lock")
+
+    @property
+    def links_files(self) -> tuple[Path, ...]:
+        named = [each.path for each in self.collections if each.collection.kind == "links" and each.path is not None]
+        return tuple(named) if self.is_named_only else (self.links_file, *named)
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The folders of all collections by name; that of `kb.sources_dir` has no name."""
+        named = {
+            each.name: each.path
+            for each in self.collections
+            if each.collection.kind == "path" and each.path is not None
+        }
+        return named if self.is_named_only else {"": self.sources_dir, **named}
+
+    def describe_collections(self) -> str:
+        """Changes when a collection does."""
+        return "".join(f"\n{each.name} {each.collection} {each.fault}" for each in self.collections)
 
 
 @dataclass(frozen=True)
@@ -128,27 +243,123 @@ class Discovered:
     urls: list[str] | None
     files_fault: str = ""
     urls_fault: str = ""
+    collections: Mapping[str, "FoundCollection"] = field(default_factory=dict)
 
     @property
     def faults(self) -> tuple[str, ...]:
-        return tuple(fault for fault in (self.files_fault, self.urls_fault) if fault)
+        named = (found.fault for found in self.collections.values())
+        return tuple(fault for fault in (self.files_fault, self.urls_fault, *named) if fault)
 
     def fingerprint(self, conditions: str) -> str:
-        files_part = self.files.fingerprint() if self.files is not None else ""
-        return hashlib.sha256("\n".join([conditions, files_part, *(self.urls or [])]).encode()).hexdigest()
+        listings = [self.files, *(found.files for found in self.collections.values())]
+        files_part = "".join(listing.fingerprint() for listing in listings if listing is not None)
+        urls = [f"{url}\0{name}" if name else url for url, name in self.owners().items()]
+        return hashlib.sha256("\n".join([conditions, files_part, *urls]).encode()).hexdigest()
+
+    def owners(self) -> dict[str, str]:
+        """Return each URL with the name of its collection; that of the links file has no name."""
+        owners = dict.fromkeys(self.urls or (), "")
+        for name, found in self.collections.items():
+            owners = dict.fromkeys(found.urls, name) | owners
+        return owners
+
+    def listing(self) -> FoundFiles:
+        """Return the files of all collections together."""
+        if not self.collections:
+            return self.files if self.files is not None else FoundFiles({}, {})
+        every = FoundFiles({}, {})
+        for listing in (self.files, *(found.files for found in self.collections.values())):
+            if listing is not None:
+                every.files.update(listing.files)
+                every.skipped.update(listing.skipped)
+                every.unreadable.update(listing.unreadable)
+                every.excluded.update(listing.excluded)
+        return every
+
+    def may_hold(self, path: str) -> bool:
+        """Return whether a path may be in a folder, and not only in what is remembered of it."""
+        name = path.partition("/")[0]
+        if name in self.collections:
+            found = self.collections[name]
+            return bool(found.fault) or found.files.may_hold(path)
+        return self.files is None or self.files.may_hold(path)
+
+
+@dataclass(frozen=True)
+class FoundCollection:
+    """What a named collection has now. With a fault, nothing is known of it."""
+
+    files: FoundFiles = field(default_factory=lambda: FoundFiles({}, {}))
+    urls: tuple[str, ...] = ()
+    is_source: bool = False
+    fault: str = ""
+
+    def holds(self, source_id: str, source_type: str) -> bool:
+        """Return whether a source of this type may still be there."""
+        if self.fault:
+            return True
+        if source_type == "file":
+            return self.files.may_hold(source_id)
+        return source_id in self.urls if source_type == "url" else self.is_source
 
 
 def discover(paths: SyncPaths) -> Discovered:
     """Raises ELOOP for a link that leads to the usual folder of sources: a user who has one names it."""
-    if not paths.is_sources_dir_named:
-        files.resolve(paths.sources_dir)
-    listing, files_fault = _look(find_files, paths.sources_dir)
-    if listing is not None and paths.llms is not None:
-        # What we write ourselves is no source, wherever it is; the relative path of a file elsewhere leads out.
-        own = os.path.join(os.path.realpath(paths.llms.path.parent), paths.llms.path.name)  # noqa: PTH118
-        listing.files.pop(os.path.relpath(own, os.path.realpath(paths.sources_dir)).replace(os.sep, "/"), None)
-    addresses, urls_fault = _look(find_addresses, paths.links_file)
-    return Discovered(listing, None if addresses is None else list(addresses), files_fault, urls_fault)
+    listing, files_fault, addresses, urls_fault = None, "", None, ""
+    roots = {each.name: os.path.realpath(each.path) for each in paths.collections if each.path is not None}
+    if not paths.is_named_only:
+        if not paths.is_sources_dir_named:
+            files.resolve(paths.sources_dir)
+        others = frozenset(roots.values())
+        listing, files_fault = _look(lambda folder: find_files(folder, others=others), paths.sources_dir)
+        if listing is not None:
+            _drop_own_files(listing, paths, paths.sources_dir)
+        addresses, urls_fault = _look(find_addresses, paths.links_file)
+        roots[""] = os.path.realpath(paths.sources_dir)
+    urls = None if addresses is None else list(addresses)
+    found = {each.name: _find_collection(each, paths, roots) for each in paths.collections}
+    sources = Discovered(listing, urls, files_fault, urls_fault, found)
+    return _refuse_shared_ids(sources, paths) if found else sources
+
+
+def _find_collection(each: NamedCollection, paths: SyncPaths, roots: Mapping[str, str]) -> FoundCollection:
+    if each.fault or each.path is None:
+        return FoundCollection(is_source=each.collection.is_source, fault=each.fault)
+    what = f"collection {each.name}"
+    if each.collection.kind == "links":
+        addresses, fault = _look(find_addresses, each.path)
+        fault = fault or ("" if addresses is not None else errors.sync_place_missing(what, str(each.path)).message)
+        return FoundCollection(urls=tuple(addresses or ()), fault=fault)
+    others = frozenset(root for name, root in roots.items() if name != each.name)
+
+    def find(folder: Path) -> FoundFiles:
+        walk = _Walk(os.path.realpath(folder), FoundFiles({}, {}), each.name, others)
+        return _find_below(each.prefix, walk, each.make_selection())
+
+    listing, fault = _look(find, each.path)
+    if listing is None:
+        return FoundCollection(fault=fault or errors.sync_place_missing(what, str(each.path)).message)
+    _drop_own_files(listing, paths, each.path, each.prefix)
+    return FoundCollection(listing)
+
+
+def _drop_own_files(listing: FoundFiles, paths: SyncPaths, folder: Path, prefix: str = "") -> None:
+    """Drop files that we write or are configured by. The relative path of a file elsewhere leads out."""
+    for path in (*([paths.llms.path] if paths.llms is not None else []), *paths.own_files):
+        own = os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118
+        listing.files.pop(prefix + os.path.relpath(own, os.path.realpath(folder)).replace(os.sep, "/"), None)
+
+
+def _refuse_shared_ids(sources: Discovered, paths: SyncPaths) -> Discovered:
+    """Make a collection a fault if one of its files has the id of a file of `kb.sources_dir`."""
+    known = sources.files.files if sources.files is not None else {}
+    found = dict(sources.collections)
+    for name, each in found.items():
+        shared = known.keys() & each.files.files.keys() if known else set()
+        if shared:
+            reason = f"{min(shared)} is also a file of {paths.sources_dir}; give the collection another name"
+            found[name] = FoundCollection(fault=f"Cannot sync collection {name}: {reason}.")
+    return dataclasses.replace(sources, collections=found)
 
 
 def _look(find: Callable[[Path], _Half], path: Path) -> tuple[_Half | None, str]:
@@ -160,36 +371,53 @@ def _look(find: Callable[[Path], _Half], path: Path) -> tuple[_Half | None, str]
         return None, errors.storage_failed(str(path), files.describe_os_error(fault), is_reading=True).message
 
 
-def choose_urls(sources: Discovered, pattern: str | None) -> frozenset[str]:
-    """Return the URLs that match the pattern; none without one. Raises E104 for a pattern that matches no URL."""
+def choose_refreshed(sources: Discovered, paths: SyncPaths, pattern: str | None) -> frozenset[str]:
+    """Return the URLs and the names of sources that match the pattern; none without one.
+
+    Raises E104 for a pattern that matches nothing.
+    """
     if pattern is None:
         return frozenset()
-    urls = frozenset(url for url in sources.urls or () if matches_pattern(url, pattern))
-    if not urls and not sources.urls_fault:
+    chosen = {url for url in sources.owners() if matches_pattern(url, pattern)}
+    for each in paths.collections:
+        if each.collection.is_source and any(
+            matches_pattern(text, pattern) for text in (each.name, each.collection.address)
+        ):
+            chosen.add(each.name)
+    if not chosen and not sources.urls_fault:
         raise errors.no_url_matches(pattern)
-    return urls
+    return frozenset(chosen)
 
 
 def find_gone(sources: Discovered, state: SyncState) -> set[str]:
     """Return the ids of records whose source is no longer there."""
     gone: set[str] = set()
+    unnamed: dict[str, Mapping[str, Any]] = {}
+    for source_id, value in state.sources.items():
+        source_type = value["source_type"]
+        name = read_collection(value)
+        if not name:
+            unnamed[source_id] = value
+        elif (found := sources.collections.get(name)) is None or not found.holds(source_id, source_type):
+            gone.add(source_id)
     if sources.files is not None:
-        gone |= {path for path in state.ids("file") if not sources.files.may_hold(path)}
+        listing = sources.files
+        gone |= {path for path, value in unnamed.items() if "file" in value and not listing.may_hold(path)}
     if sources.urls is not None:
-        gone |= state.ids("url").difference(sources.urls)
-    return gone
+        gone |= {url for url, value in unnamed.items() if "url" in value}.difference(sources.urls)
+    return gone - sources.owners().keys()
 
 
 def classify_missing(sources: Discovered, paths: SyncPaths, state: SyncState) -> Discovered:
     """Make a half that is missing empty, or a fault: then nothing of it may be deleted."""  # sync-50
     if sources.files is None and not sources.files_fault:
-        if paths.is_sources_dir_named or state.ids("file"):
+        if not paths.is_named_only and (paths.is_sources_dir_named or state.has_unnamed_files()):
             fault = errors.sync_place_missing("sources folder", str(paths.sources_dir)).message
             sources = dataclasses.replace(sources, files_fault=fault)
         else:
             sources = dataclasses.replace(sources, files=FoundFiles({}, {}))
     if sources.urls is None and not sources.urls_fault:
-        if paths.is_links_file_named:
+        if paths.is_links_file_named and not paths.is_named_only:
             fault = errors.sync_place_missing("links file", str(paths.links_file)).message
             sources = dataclasses.replace(sources, urls_fault=fault)
         else:

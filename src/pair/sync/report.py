@@ -1,21 +1,26 @@
-"""What a run did, what a run would do and why, and how the sources stand."""
+"""What a run did, what a run would do and why, and the status of each source."""
 
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from pair import files
 from pair.clock import Clock
+from pair.reading.contract import UnreadableDocument
+from pair.reading.process import explain_extra
+from pair.reading.reader import CONVERTED, find_kind
 from pair.sync import rules
-from pair.sync.contract import UnreadableDocument
-from pair.sync.discover import FoundFiles, SyncPaths, choose_urls, classify_missing, discover, find_gone
-from pair.sync.rules import Reason, SyncSettings
-from pair.sync.source_text import FileTextReader, PageCache, content_hash
-from pair.sync.state import SyncState, format_time
+from pair.sync.discover import FoundFiles, SyncPaths, choose_refreshed, classify_missing, discover, find_gone
+from pair.sync.rules import FileSeen, Reason, SyncSettings
+from pair.sync.source_text import FileTextReader, PageCache, describe_reading, hash_reading
+from pair.sync.state import SourceType, SyncState, format_time, holds_text, parse_time, read_collection
 from pair.sync.store import read_state
 from pair.text.characters import estimate_tokens
+
+_CONVERTED_BYTES_PER_WORD = 20
+"""Of a page of documentation, about; a PDF of the same size may hold more."""
 
 Count = Literal[
     "added", "changed", "removed", "unchanged", "fetched", "not_modified", "failed", "model_calls", "bytes_read"
@@ -41,8 +46,10 @@ class SyncReport:
     """Source and reason, for each that failed or is pending."""
     skipped: tuple[tuple[str, str], ...] = ()
     """Path and reason, for each file that is no source."""
+    newly_skipped: tuple[tuple[str, str], ...] = ()
+    """Those of them that this run found; not part of the JSON."""
     errors: tuple[str, ...] = ()
-    """What kept a half of the sources from being looked at."""
+    """Why the folder or the links file could not be read."""
     stored: int = 0
     """Documents that the search engine added."""
     unstored: int = 0
@@ -54,12 +61,20 @@ class SyncReport:
     def did_nothing(self) -> bool:
         return not (self.added or self.changed or self.removed or self.fetched or self.not_modified or self.failed)
 
+    def add(self, other: "SyncReport") -> "SyncReport":
+        """Return the report of two knowledge bases together."""
+        both = {item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)}
+        held_at, seconds = self.held_at or other.held_at, round(both["seconds"], 3)
+        return SyncReport(**(both | {"held_at": held_at, "seconds": seconds}))
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {
+        value = asdict(self) | {
             "problems": _name_reasons("source", self.problems),
             "skipped": _name_reasons("path", self.skipped),
             "errors": list(self.errors),
         }
+        del value["newly_skipped"]
+        return value
 
 
 def _name_reasons(name: str, reasons: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
@@ -74,6 +89,7 @@ class SyncCounts:
         self._lock = threading.Lock()
         self._counts: dict[Count, int] = {}
         self._problems: dict[str, str] = {}
+        self._skipped: dict[str, str] = {}
 
     def add(self, count: Count, number: int = 1) -> None:
         with self._lock:
@@ -88,12 +104,17 @@ class SyncCounts:
         with self._lock:
             self._problems[source_id] = reason
 
+    def note_skipped(self, path: str, reason: str) -> None:
+        with self._lock:
+            self._skipped[path] = reason
+
     def report(self, pending: int, seconds: float, skipped: dict[str, str], faults: tuple[str, ...]) -> SyncReport:
         return SyncReport(
             **(self._counts | {"pending": pending}),
             seconds=round(seconds, 3),
             problems=tuple(sorted(self._problems.items())),
             skipped=tuple(sorted(skipped.items())),
+            newly_skipped=tuple(sorted(self._skipped.items())),
             errors=faults,
         )
 
@@ -117,6 +138,12 @@ class SyncPlan:
     errors: tuple[str, ...] = ()
     model_calls: int = 0
     tokens: int = 0
+    excluded: tuple[tuple[str, int], ...] = ()
+    """Rules of collections, and how many files and folders each of them excluded."""
+
+    def add(self, other: "SyncPlan") -> "SyncPlan":
+        """Return the plan of two knowledge bases together."""
+        return SyncPlan(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
     def counts(self) -> dict[Reason, int]:
         """Return how many sources have each reason, most work first."""
@@ -132,6 +159,11 @@ class SyncPlan:
             "errors": list(self.errors),
             "model_calls": self.model_calls,
             "tokens": self.tokens,
+            **(
+                {"excluded": [{"rule": rule, "entries": count} for rule, count in self.excluded]}
+                if self.excluded
+                else {}
+            ),
         }
 
 
@@ -147,12 +179,14 @@ class Planner:
 
 
 def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
-    """Read files that look changed, to tell a change from a touch; fetch and write nothing. Raises E102, E104, E010."""
+    """Look at sizes, times and the hashes of plain text; convert, fetch and write nothing. Raises E102, E104, E010."""
     with files.storage_errors():
         state = read_state(planner.paths.cache)
         discovered = classify_missing(discover(planner.paths), planner.paths, state)
-        sources, skipped, dropped = _plan_files(planner, state, discovered.files)
-        sources += _plan_urls(planner, state, discovered.urls, choose_urls(discovered, refresh))
+        listing, refreshed = discovered.listing(), choose_refreshed(discovered, planner.paths, refresh)
+        sources, skipped, dropped = _plan_files(planner, state, listing)
+        sources += _plan_urls(planner, state, list(discovered.owners()), refreshed)
+        sources += _plan_items(planner, state, refreshed)
         asked = [source for source in sources if source.model_calls]
         return SyncPlan(
             sources=tuple(sources),
@@ -161,60 +195,91 @@ def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
             errors=discovered.faults,
             model_calls=sum(source.model_calls for source in asked),
             tokens=sum(source.tokens for source in asked),
+            excluded=tuple(listing.excluded.most_common()),
         )
 
 
 def _plan_files(
-    planner: Planner, state: SyncState, listing: FoundFiles | None
+    planner: Planner, state: SyncState, listing: FoundFiles
 ) -> tuple[list[PlannedSource], dict[str, str], set[str]]:
     """Return what to do about files, which are no sources and why, and which of those were sources until now."""
     planned: list[PlannedSource] = []
     dropped: set[str] = set()
-    skipped = listing.skipped | listing.unreadable if listing else {}
-    for path, seen in sorted(listing.files.items() if listing else ()):
+    skipped = listing.skipped | listing.unreadable
+    for path, seen in sorted(listing.files.items()):
         reason = state.skipped[path]["reason"] if state.is_skipped(path, seen.size_bytes, seen.mtime_ns) else ""
         if reason and not planner.reader.may_read_now(path, reason, seen.size_bytes):
             skipped[path] = reason
-        elif not reason and state.file_is_settled(path, seen.size_bytes, seen.mtime_ns):
+        elif not reason and state.file_is_settled(path, *seen):
             planned.append(PlannedSource(path, "unchanged"))
         else:
             try:
-                text = planner.reader.text_of(path, seen)
+                planned.append(_plan_file(planner, state, path, seen))
             except UnreadableDocument as fault:
                 skipped[path] = str(fault)
                 dropped |= {path} & state.sources.keys()
             except OSError as fault:
                 skipped[path] = f"cannot be read: {files.describe_os_error(fault)}"
-            else:
-                record = state.file(path)
-                if rules.file_needs_summary(record, content_hash(text)):
-                    reason, calls = rules.file_reason(record, seen), planner.calls_for(text)
-                    planned.append(PlannedSource(path, reason, estimate_tokens(text), calls))
-                else:
-                    planned.append(PlannedSource(path, "unchanged"))
     return planned, skipped, dropped
 
 
-def _plan_urls(
-    planner: Planner, state: SyncState, urls: list[str] | None, refreshed: frozenset[str]
-) -> list[PlannedSource]:
-    """Only its server knows what a page will say: the last copy stands for it, or a short page."""
+def _plan_file(planner: Planner, state: SyncState, path: str, seen: FileSeen) -> PlannedSource:
+    """Return what to do about a file that looks new or changed. Raises UnreadableDocument, OSError.
+
+    A PDF, Word document or page is not converted: the length of its text is estimated from its size.
+    """
+    record, kind = state.file(path), find_kind(path)
+    if kind in CONVERTED and seen.size_bytes <= planner.reader.max_bytes and not explain_extra(kind):
+        text = "text " * (seen.size_bytes // _CONVERTED_BYTES_PER_WORD + 1)
+    else:
+        reading = planner.reader.read(path, seen)
+        text = describe_reading(reading)
+        if not rules.file_needs_summary(record, hash_reading(reading)):
+            return PlannedSource(path, "unchanged")
+    return PlannedSource(path, rules.file_reason(record, seen), estimate_tokens(text), planner.calls_for(text))
+
+
+def _plan_urls(planner: Planner, state: SyncState, urls: list[str], refreshed: frozenset[str]) -> list[PlannedSource]:
+    """Return what to do about URLs. The size of a page is that of its last copy; a new page counts as a short one."""
     copies, now = PageCache(planner.paths.page_copies), planner.clock.now()
     planned = []
-    for url in sorted(urls or ()):
+    for url in sorted(urls):
         record = state.url(url)
         if record is not None:
             record = rules.reschedule_url(record, state.interval_seconds, planner.settings)
         reason = rules.url_reason(record, now, planner.settings, refresh=url in refreshed)
-        copy = copies.read(url) if reason in {"pending", "due"} else None
-        calls = planner.calls_for(copy or "a page") if reason != "unchanged" else 0
-        planned.append(PlannedSource(url, reason, estimate_tokens(copy) if copy else 0, calls))
+        text = (copies.read(url) or "") if reason in {"pending", "due"} else ""
+        calls = planner.calls_for(text or "a page") if reason != "unchanged" else 0
+        planned.append(PlannedSource(url, reason, estimate_tokens(text) if text else 0, calls))
+    return planned
+
+
+def _plan_items(planner: Planner, state: SyncState, refreshed: frozenset[str]) -> list[PlannedSource]:
+    """Return what to do about sources by the name of their collection, and about their items.
+
+    What a source would report is not known before it is read.
+    """
+    planned, now = [], planner.clock.now()
+    for each in planner.paths.collections:
+        if each.collection.is_source and not each.fault:
+            reason: Reason = "new" if each.name not in state.cursors else "due"
+            if each.name in refreshed or rules.source_is_due(
+                each.collection, state.cursors.get(each.name), now, planner.settings
+            ):
+                planned.append(PlannedSource(each.name, reason))
+    copies = PageCache(planner.paths.page_copies)
+    for source_id in sorted(state.ids("item")):
+        if state.sources[source_id].get("summary_pending"):
+            text = copies.read(source_id) or ""
+            planned.append(PlannedSource(source_id, "pending", estimate_tokens(text), planner.calls_for(text)))
+        else:
+            planned.append(PlannedSource(source_id, "unchanged"))
     return planned
 
 
 @dataclass(frozen=True)
 class SyncStatus:
-    """How the sources stand, as last saved."""
+    """The status of all sources, as last saved."""
 
     files: int
     urls: int
@@ -225,10 +290,33 @@ class SyncStatus:
     skipped: tuple[tuple[str, str], ...]
     fetch_statuses: dict[str, int]
     next_check_at: str | None
-    """When the first URL is due."""
+    """When the first URL or source is due."""
+    items: int = 0
+    """Documents of sources; only in the JSON if there are some."""
+    collections: dict[str, int] = field(default_factory=dict)
+    """Documents by named collection; only in the JSON if there are some."""
+
+    def add(self, other: "SyncStatus") -> "SyncStatus":
+        """Return the status of two knowledge bases together."""
+        checks = [check for check in (self.next_check_at, other.next_check_at) if check]
+        return SyncStatus(
+            self.files + other.files,
+            self.urls + other.urls,
+            self.pending + other.pending,
+            self.failing + other.failing,
+            self.skipped + other.skipped,
+            dict(Counter(self.fetch_statuses) + Counter(other.fetch_statuses)),
+            min(checks, key=parse_time, default=None),
+            self.items + other.items,
+            self.collections | other.collections,
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {
+        value = asdict(self)
+        for name in ("items", "collections"):
+            if not value[name]:
+                del value[name]
+        return value | {
             "pending": _name_reasons("source", self.pending),
             "failing": _name_reasons("source", self.failing),
             "skipped": _name_reasons("path", self.skipped),
@@ -240,17 +328,17 @@ SourceState = Literal["current", "pending", "failing", "skipped"]
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How one source stands, as last saved."""
+    """The status of one source, as last saved."""
 
     source_id: str
-    kind: Literal["file", "url"]
+    kind: SourceType
     state: SourceState
     reason: str
     """Why it is not current."""
     seen_at: str | None = None
     """When it was last read or fetched."""
     next_check_at: str | None = None
-    """When a URL is due; files are looked at with every run."""
+    """When a URL is due; files are checked by every run."""
     fetch_status: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -264,8 +352,13 @@ def list_source_statuses(paths: SyncPaths) -> list[SourceStatus]:
     statuses = [_read_source_status(state, source_id) for source_id in state.sources]
     failing = {source_id: reason for source_id, reason in state.problems.items() if source_id not in state.sources}
     for source_id, reason in failing.items():
-        kind: Literal["file", "url"] = "url" if source_id.startswith(("http://", "https://")) else "file"
+        kind: SourceType = "url" if source_id.startswith(("http://", "https://")) else "file"
         statuses.append(SourceStatus(source_id, kind, "failing", reason))
+    statuses += [
+        SourceStatus(name, "item", "failing", str(cursor["problem"]), next_check_at=cursor["next_check_at"])
+        for name, cursor in state.cursors.items()
+        if cursor.get("problem") and name not in failing
+    ]
     statuses += [
         SourceStatus(path, "file", "skipped", str(seen["reason"]))
         for path, seen in state.skipped.items()
@@ -285,8 +378,8 @@ def _read_source_status(state: SyncState, source_id: str) -> SourceStatus:
     elif source_id in state.problems:
         state_and_reason = "failing", state.problems[source_id]
     if record is None:
-        indexed_at = str(value.get("last_indexed_at") or "") or None
-        return SourceStatus(source_id, "file", *state_and_reason, indexed_at)
+        seen_at = value.get("item", {}).get("last_fetched_at") or value.get("last_indexed_at")
+        return SourceStatus(source_id, value["source_type"], *state_and_reason, str(seen_at or "") or None)
     fetched_at, next_check_at = format_time(record.last_fetched_at), format_time(record.next_check_at)
     return SourceStatus(source_id, "url", *state_and_reason, fetched_at, next_check_at, record.fetch_status)
 
@@ -299,6 +392,10 @@ def read_status(paths: SyncPaths) -> SyncStatus:
     pending = sorted(source_id for source_id, value in state.sources.items() if value.get("summary_pending"))
     failing = {source_id: reason for source_id, reason in state.problems.items() if source_id not in pending}
     failing |= {record.source_id: record.problem for record in urls if record.fetch_status in {"timeout", "error"}}
+    failing |= {name: str(cursor["problem"]) for name, cursor in state.cursors.items() if cursor.get("problem")}
+    checks = [record.next_check_at for record in urls]
+    checks += [parse_time(cursor["next_check_at"]) for cursor in state.cursors.values()]
+    by_collection = Counter(read_collection(value) for value in state.sources.values() if holds_text(value))
     return SyncStatus(
         files=len(state.ids("file")),
         urls=len(urls),
@@ -306,7 +403,9 @@ def read_status(paths: SyncPaths) -> SyncStatus:
         failing=tuple(sorted(failing.items())),
         skipped=tuple(sorted((path, value["reason"]) for path, value in state.skipped.items())),
         fetch_statuses=dict(Counter(record.fetch_status for record in urls)),
-        next_check_at=format_time(min(record.next_check_at for record in urls)) if urls else None,
+        next_check_at=format_time(min(checks)) if checks else None,
+        items=len(state.ids("item")),
+        collections={name: by_collection[name] for name in sorted(by_collection) if name},
     )
 
 

@@ -7,13 +7,15 @@ import dataclasses
 import datetime
 import fnmatch
 import re
-from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
 
 from pair.network import PageFault
-from pair.sync.state import FileRecord, UrlRecord
+from pair.sync.collection import CollectionSettings
+from pair.sync.state import FileRecord, ItemRecord, UrlRecord, parse_time
 from pair.values import LONGEST_WAIT_SECONDS
 
 _LONGEST_PAUSE = datetime.timedelta(days=7)
@@ -24,36 +26,38 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class SyncSettings:
-    """Which folder and which pages make up the KB of this project, and how often they are looked at."""
+    """Settings of sync: the files and pages of this project, and how often they are checked."""
 
+    collections: Mapping[str, CollectionSettings] = field(default_factory=dict)
+    """Folders, links files, sites, feeds, buckets and commands to sync, by name."""
     sources_dir: str = ".pair/knowledge"
     """Folder that `pair install` fills and `pair sync` reads."""
     links_file_path: str = ".pair/links.txt"
-    """List of URLs to sync, one a line; `#` begins a comment."""
+    """File with URLs to sync, one a line. `#` starts a comment."""
     index_path: str = ".pair/index.txt"
-    """Readable index of all sources."""
+    """Index of all sources, as text."""
     llms_txt_path: str = ""
-    """The same index in the form of llms.txt, with a link to each source; not written when empty."""
+    """The same index in llms.txt format, with links. Empty to write none."""
     index_cache_path: str = ".pair/index-cache.json"
-    """State of the sync."""
+    """File with the state of the sync."""
     web_fetch_cache_dir: str = ".pair/web-cache"
-    """Folder of fetched pages."""
+    """Folder for fetched pages."""
     web_fetch_timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
-    """Longest time for a page, redirects included."""
+    """Maximum time to fetch a page, including redirects."""
     web_fetch_renderer: Literal["http", "browser"] = "http"
-    """`browser` lets an installed Chromium run the scripts of a page; needs the extra `browser`."""
+    """How pages are fetched: http, or browser to run their scripts in an installed Chromium (extra `browser`)."""
     allow_private_addresses: bool = False
-    """Fetch pages from loopback, private and link-local addresses too."""
+    """Also fetch pages from loopback, private and link-local addresses."""
     max_source_bytes: Annotated[int, Gt(0)] = 2_000_000
-    """Largest file or page that is read."""
+    """Maximum size of a file or page."""
     url_refresh_min_interval_seconds: Annotated[float, Ge(0), Le(_LONGEST_INTERVAL_SECONDS)] = 3600.0
-    """Shortest time between two looks at a URL."""
+    """Minimum time between two checks of a URL."""
     runtime_refresh_tick_seconds: Annotated[float, Gt(0), Le(_LONGEST_INTERVAL_SECONDS)] = 300.0
-    """Time between two sync runs of a long-running process, and before a failed URL is tried again."""
+    """Time between two syncs of a server or `--watch`, and before a failed URL is tried again."""
     url_download_concurrency: Annotated[int, Gt(0)] = 8
-    """Pages fetched at once."""
+    """Number of pages to fetch in parallel."""
     summarization_concurrency: Annotated[int, Gt(0)] = 4
-    """Summaries written at once."""
+    """Number of summaries to write in parallel."""
 
 
 Reason = Literal["new", "changed", "pending", "due", "unchanged"]
@@ -65,6 +69,7 @@ Reason = Literal["new", "changed", "pending", "due", "unchanged"]
 class FileSeen(NamedTuple):
     size_bytes: int
     mtime_ns: int
+    collection: str = ""
 
 
 def file_reason(record: FileRecord | None, seen: FileSeen) -> Reason:
@@ -87,7 +92,7 @@ def file_summarised(fresh: FileRecord, summary: str, now: datetime.datetime) -> 
 
 
 def file_summary_failed(record: FileRecord | None, fresh: FileRecord) -> FileRecord:
-    """`fresh` has no summary and is pending. A file that did not change keeps its record as it is."""
+    """`fresh` has no summary and is pending. A file that did not change keeps its record."""
     if record is None:
         return fresh  # sync-13
     if (record.size_bytes, record.mtime_ns) == (fresh.size_bytes, fresh.mtime_ns):
@@ -107,7 +112,7 @@ def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
 def url_reason(
     record: UrlRecord | None, now: datetime.datetime, settings: SyncSettings, *, refresh: bool = False
 ) -> Reason:
-    """Return what to do about a URL; `refresh` makes a known one due whatever its next check."""
+    """Return what to do about a URL; `refresh` makes a known URL due now."""
     if record is None:
         return "new"  # sync-21
     if refresh or is_due(record.next_check_at, now, settings):
@@ -116,13 +121,13 @@ def url_reason(
 
 
 def is_due(next_check_at: datetime.datetime, now: datetime.datetime, settings: SyncSettings) -> bool:
-    """Return whether a check is due. One further away than any rule sets it was set by a clock that was ahead."""
+    """Return whether a check is due. A time later than any rule allows was set by a clock that was ahead."""
     furthest = max(settings.url_refresh_min_interval_seconds, settings.runtime_refresh_tick_seconds)
     return next_check_at <= now or (next_check_at - now).total_seconds() > furthest
 
 
 def reschedule_url(record: UrlRecord, last_interval_seconds: float | None, settings: SyncSettings) -> UrlRecord:
-    """Bring the next check forward if the interval was lowered since the last run."""
+    """Make the next check earlier if the interval was lowered since the last run."""
     if last_interval_seconds is None or settings.url_refresh_min_interval_seconds >= last_interval_seconds:
         return record
     if record.summary_pending or record.fetch_status not in {"success", "not_modified"}:
@@ -151,6 +156,8 @@ class PageSeen:
     last_modified: str | None
     validated_at: str | None = None
     """The origin that gave the validators, if redirects led to another one."""
+    title: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
@@ -167,6 +174,8 @@ def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, sett
         fetch_status="success",
         next_check_at=_after_interval(now, settings),
         validated_at=page.validated_at,
+        title=page.title,
+        metadata=page.metadata,
     )
 
 
@@ -189,6 +198,8 @@ def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, s
         next_check_at=_after_interval(now, settings),
         problem="",
         validated_at=validated_at,
+        title=page.title,
+        metadata=page.metadata,
     )
 
 
@@ -223,12 +234,12 @@ def url_failed(record: UrlRecord, fault: PageFault, now: datetime.datetime, sett
     return dataclasses.replace(record, fetch_status=fault.kind, next_check_at=next_check_at, problem=fault.reason)
 
 
-def url_summarised(record: UrlRecord, summary: str, now: datetime.datetime) -> UrlRecord:
+def url_summarised(record: UrlRecord | ItemRecord, summary: str, now: datetime.datetime) -> UrlRecord | ItemRecord:
     return dataclasses.replace(record, summary_text=summary, summary_pending=False, last_indexed_at=now)
 
 
 def url_summary_failed(record: UrlRecord, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
-    """After HTTP 200: look again after one tick, and keep the old summary."""  # sync-30
+    """Check again after one tick, and keep the old summary: the page was fetched, its summary failed."""  # sync-30
     return dataclasses.replace(record, summary_pending=True, next_check_at=_after_tick(now, settings))
 
 
@@ -238,6 +249,25 @@ def _after_interval(now: datetime.datetime, settings: SyncSettings) -> datetime.
 
 def _after_tick(now: datetime.datetime, settings: SyncSettings) -> datetime.datetime:
     return now + datetime.timedelta(seconds=settings.runtime_refresh_tick_seconds)
+
+
+# ── sources of items ───────────────────────────────────────────────────────────────────────────────
+
+
+def source_interval(collection: CollectionSettings, settings: SyncSettings) -> float:
+    """Return the minimum time between two reads of a source."""
+    seconds = collection.interval_seconds
+    return settings.url_refresh_min_interval_seconds if seconds is None else seconds
+
+
+def source_is_due(
+    collection: CollectionSettings, cursor: Mapping[str, Any] | None, now: datetime.datetime, settings: SyncSettings
+) -> bool:
+    """Return whether a source must be read now: at its time, at first, or because it is another one."""
+    if cursor is None or cursor.get("definition") != collection.definition:
+        return True
+    own = dataclasses.replace(settings, url_refresh_min_interval_seconds=source_interval(collection, settings))
+    return is_due(parse_time(cursor["next_check_at"]), now, own)
 
 
 # ── the source set ─────────────────────────────────────────────────────────────────────────────────

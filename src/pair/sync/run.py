@@ -4,7 +4,7 @@ Invariants
     One run at a time, across processes; the rules are the same for every caller.
     A source that needs nothing costs a `stat`, or a look at the clock.
 Not here
-    What there is: discover.py. What is decided: rules.py. How it is saved: store.py. When it runs again: scheduling.py.
+    Listing of sources: discover.py. Decisions: rules.py. Saving: store.py. Timing of runs: scheduling.py.
 """
 
 import dataclasses
@@ -17,14 +17,26 @@ from pair import errors, files
 from pair.ai.contract import Summariser
 from pair.clock import Clock
 from pair.network import PageFault, read_host
+from pair.reading.contract import Reader, Reading, UnreadableDocument
+from pair.reading.process import is_read_by, list_readers
+from pair.sources.contract import Source
 from pair.sync import rules
-from pair.sync.contract import Documents, FetchedPage, NotModified, Pages, SyncObserver, UnreadableDocument
-from pair.sync.discover import Discovered, SyncPaths, choose_urls, classify_missing, discover, find_gone
+from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
+from pair.sync.discover import (
+    Discovered,
+    NamedCollection,
+    SyncPaths,
+    choose_refreshed,
+    classify_missing,
+    discover,
+    find_gone,
+)
+from pair.sync.items import Change, ItemParts, SourceSync, move_renamed
 from pair.sync.report import SyncCounts, SyncReport
 from pair.sync.rules import FileSeen, PageSeen, Reason, SyncSettings
 from pair.sync.scheduling import Interrupts, ModelGate, WorkerPools
-from pair.sync.source_text import FileTextReader, PageCache, content_hash
-from pair.sync.state import FileRecord, UrlRecord, parse_time
+from pair.sync.source_text import PageCache, describe_reading, hash_reading, make_file_reader
+from pair.sync.state import READER_VERSION, FileRecord, ItemRecord, UrlRecord, parse_time, read_collection
 from pair.sync.store import StateHead, StateStore
 
 logger = logging.getLogger(__name__)
@@ -32,15 +44,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SyncDependencies:
-    """The parts that do the work. `documents` is None when its extra is not installed."""
+    """The parts that do the work."""
 
     open_summariser: Callable[[], Summariser]
     """Called once there is something to do."""
     pages: Pages
-    documents: Documents | None
+    reader: Reader
     clock: Clock
     observer: SyncObserver
     interrupts: Interrupts = field(default_factory=Interrupts)
+    open_source: Callable[[NamedCollection], Source] | None = None
+    """Called for each collection that is read through a source."""
 
 
 class SyncRun:
@@ -52,23 +66,28 @@ class SyncRun:
         self._open_summariser = dependencies.open_summariser
         self._summariser: Summariser
         self._pages = dependencies.pages
-        self._has_documents = dependencies.documents is not None
         self._clock = dependencies.clock
         self._observer = dependencies.observer
         self._interrupts = dependencies.interrupts
         self._store = StateStore(paths.cache, paths.index, self._clock, paths.llms)
         self._copies = PageCache(paths.page_copies)
-        self._reader = FileTextReader(paths.sources_dir, settings.max_source_bytes, dependencies.documents)
+        self._open_source = dependencies.open_source
+        self._read_bytes = dependencies.reader
+        self._reader = make_file_reader(paths, settings, dependencies.reader)
         self._counts = SyncCounts()
         self._tried: set[str] = set()
         self._refreshed: frozenset[str] = frozenset()
         self._gate = ModelGate()
+        self._source_problems: set[str] = set()
+        self._readers = list_readers()
+        self._added_readers: frozenset[str] = frozenset()
+        """Readers that the last run did not have: their extra was installed since."""
 
     def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
-        """Bring state, index and page copies in line with the sources.
+        """Update state, index and page copies from the sources. Raises E102, E104 and E010.
 
-        `wait`: for another run; else raises E101. `refresh`: check URLs that match this pattern now, whatever their
-        next check. Raises E102, E104 and E010.
+        `wait`: wait for another run instead of raising E101. `refresh`: check URLs that match this pattern now, even if
+        they are not due.
         """
         began = self._clock.monotonic()
 
@@ -79,11 +98,11 @@ class SyncRun:
 
         with files.storage_errors(), files.exclusive_lock(self._paths.lock, on_wait=on_wait):
             sources = discover(self._paths)
-            # What else decides what a file is: with other conditions, everything is looked at again.
+            # With other conditions, every source is checked again.
             interval_seconds = self._settings.url_refresh_min_interval_seconds
-            conditions = f"{self._settings.max_source_bytes} {self._has_documents} {interval_seconds}"
-            fingerprint = sources.fingerprint(conditions)
-            self._refreshed = choose_urls(sources, refresh)
+            conditions = f"{self._settings.max_source_bytes} {self._readers} {READER_VERSION} {interval_seconds}"
+            fingerprint = sources.fingerprint(conditions + self._paths.describe_collections())
+            self._refreshed = choose_refreshed(sources, self._paths, refresh)
             head = self._read_settled_head(sources, fingerprint)
             if head is not None:
                 self._counts.add("unchanged", head.source_count)
@@ -92,15 +111,21 @@ class SyncRun:
             calls_before = self._summariser.model_calls
             with self._interrupts.hold(), self._store.open() as store:
                 sources = classify_missing(sources, self._paths, store.state)
+                if store.state.readers is None:
+                    store.note_reader(store.state.reader_version, self._readers)
+                self._added_readers = frozenset(self._readers).difference(store.state.readers or ())
                 self._prepare(sources)
                 self._process(sources)
+                store.note_reader(READER_VERSION, self._readers)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
                 # What was not tried again still has the problem that it had.
                 known = store.state.problems
                 untried = known.keys() & store.state.sources.keys() - self._tried
                 store.note_problems({source_id: known[source_id] for source_id in untried} | self._counts.problems)
-                # A URL that failed and has a record is due at its time; whatever else failed is tried by every run.
-                if not pending and not sources.faults and self._counts.problems.keys() <= store.state.ids("url"):
+                # A failed URL with a record is due at its time; every run tries all other failed sources.
+                # A source is read again when it is due, and so are the items that failed.
+                timed = store.state.ids("url") | self._source_problems
+                if not pending and not sources.faults and self._counts.problems.keys() <= timed:
                     store.settle(fingerprint)
             self._counts.add("model_calls", self._summariser.model_calls - calls_before)
             skipped = {path: value["reason"] for path, value in store.state.skipped.items()}
@@ -109,24 +134,29 @@ class SyncRun:
     def _read_settled_head(self, sources: Discovered, fingerprint: str) -> StateHead | None:
         """Return the head of the saved state if it says that there is nothing to do."""
         is_missed = sources.urls is None and self._paths.is_links_file_named
-        if sources.files is None or sources.faults or is_missed or self._refreshed:
+        is_missed |= sources.files is None and not self._paths.is_named_only and not self._paths.collections
+        if sources.faults or is_missed or self._refreshed:
             return None
         head, now = self._store.read_settled_head(), self._clock.now()
         if head is None or head.settled != fingerprint:
             return None
         checks = (head.next_check_at, head.last_check_at) if head.next_check_at else ()
-        return None if any(rules.is_due(parse_time(check), now, self._settings) for check in checks) else head
+        intervals = [rules.source_interval(each.collection, self._settings) for each in self._paths.collections]
+        intervals.append(self._settings.url_refresh_min_interval_seconds)
+        settings = dataclasses.replace(self._settings, url_refresh_min_interval_seconds=max(intervals))
+        return None if any(rules.is_due(parse_time(check), now, settings) for check in checks) else head
 
     def _report(self, pending: int, skipped: dict[str, str], sources: Discovered, began: float) -> SyncReport:
-        links = sources.files.skipped if sources.files is not None else {}
+        links = sources.listing().skipped
         return self._counts.report(pending, self._clock.monotonic() - began, skipped | links, sources.faults)
 
     def _prepare(self, sources: Discovered) -> None:
-        """Bring the state in line with what is there and with the settings, before anything is read or fetched."""
-        for path, reason in sources.files.unreadable.items() if sources.files is not None else ():
+        """Update the state to the listed sources and the settings, before anything is read or fetched."""
+        listing, owners = sources.listing(), sources.owners()
+        for path, reason in listing.unreadable.items():
             self._counts.add("failed")
             self._counts.note_problem(path, reason)
-        self._copies.remove_half_written(sources.urls or ())
+        self._copies.remove_half_written([*owners, *self._store.state.ids("item")])
         self._delete_gone(sources)
         for path, value in list(self._store.state.skipped.items()):
             if self._reader.may_read_now(path, value["reason"], value["size_bytes"]):
@@ -137,6 +167,11 @@ class SyncRun:
             record = state.url(url)
             if record is not None:
                 after = rules.reschedule_url(record, state.interval_seconds, self._settings)
+                if self._is_read_otherwise(url):
+                    # Without validators the server sends the page, which is then read again.
+                    after = dataclasses.replace(after, etag=None, last_modified=None)
+                if url in owners and owners[url] != record.collection:
+                    after = dataclasses.replace(after, collection=owners[url])
                 if after != record:
                     self._store.put(after)
         self._store.note_interval(self._settings.url_refresh_min_interval_seconds)
@@ -144,47 +179,123 @@ class SyncRun:
     def _delete_gone(self, sources: Discovered) -> None:
         """Delete records whose source is no longer there."""  # sync-12
         state = self._store.state
+        move_renamed(self._paths.collections, self._store, self._copies)
         for source_id in find_gone(sources, state):
-            is_url = state.url(source_id) is not None
+            is_kept = state.page(source_id) is not None
             self._store.remove(source_id)
-            if is_url:
+            if is_kept:
                 self._copies.remove(source_id)
             self._counts.add("removed")
-        if sources.files is not None:
-            for path in [path for path in state.skipped if not sources.files.may_hold(path)]:
-                self._store.unskip(path)
+        names = {each.name for each in self._paths.collections if each.collection.is_source}
+        for name in state.cursors.keys() - names:
+            self._store.put_cursor(name, None)
+        links = sources.listing().skipped
+        for path in [path for path in state.skipped if not sources.may_hold(path) and path not in links]:
+            self._store.unskip(path)
+        for path, reason in links.items():
+            if state.skipped.get(path, {}).get("reason") != reason:
+                self._skip(path, FileSeen(0, 0), reason)
 
     def _process(self, sources: Discovered) -> None:
         state, now = self._store.state, self._clock.now()
-        seen_files = sources.files.files if sources.files is not None else {}
+        seen_files, owners = sources.listing().files, sources.owners()
         unsettled = sorted(
-            path for path, seen in seen_files.items() if not state.file_is_settled(path, seen.size_bytes, seen.mtime_ns)
+            path
+            for path, seen in seen_files.items()
+            if not state.file_is_settled(path, *seen) or self._is_read_otherwise(path)
         )
         reasons = {
-            url: rules.url_reason(state.url(url), now, self._settings, refresh=url in self._refreshed)
-            for url in sources.urls or []
+            url: rules.url_reason(state.url(url), now, self._settings, refresh=url in self._refreshed) for url in owners
         }
         busy_urls = sorted(url for url, reason in reasons.items() if reason != "unchanged")
-        self._counts.add("unchanged", len(seen_files) - len(unsettled) + len(reasons) - len(busy_urls))
-        self._tried = {*unsettled, *busy_urls}
+        due, pending = self._choose_sources()
+        settled = seen_files.keys() - unsettled - state.skipped.keys()
+        self._counts.add("unchanged", len(settled) + len(reasons) - len(busy_urls))
+        self._tried = {*unsettled, *busy_urls, *pending, *(each.name for each in due)}
         if not self._tried:
             return
-        self._observer.planned(len(unsettled) + len(busy_urls))
+        self._observer.planned(len(self._tried))
         with WorkerPools(self._settings, self._interrupts, self._observer) as pools:
+            for each in due:
+                pools.fetch(self._read_source, each, frozenset(owners), pools)
             for url in busy_urls:
-                pools.fetch(self._process_url, url, reasons[url], pools)
-            for path in unsettled:
-                is_pending = rules.file_reason(state.file(path), seen_files[path]) == "pending"
-                (pools.summarise_last if is_pending else pools.summarise)(self._process_file, path, seen_files[path])
+                pools.fetch(self._process_url, url, owners[url], reasons[url], pools)
+            waiting = {path for path in unsettled if rules.file_reason(state.file(path), seen_files[path]) == "pending"}
+            fresh = [path for path in unsettled if path not in waiting]
+            pools.summarise_each(lambda path: self._process_file(path, seen_files[path]), fresh)
+            for path in sorted(waiting):
+                pools.summarise_last(self._process_file, path, seen_files[path])
+            for source_id in pending:
+                pools.summarise_last(self._summarise_item, source_id)
         if self._interrupts.is_stopping:
             self._copies.close()
             raise KeyboardInterrupt
+
+    def _is_read_otherwise(self, name: str | None = None) -> bool:
+        """Return whether a document was read by another reader than today's; without a name, whether one may be."""
+        if self._store.state.reader_version != READER_VERSION:
+            return True
+        return bool(self._added_readers) and (name is None or is_read_by(self._added_readers, name))
+
+    # Items of sources
+
+    def _choose_sources(self) -> tuple[list[NamedCollection], list[str]]:
+        """Return the sources to read, and the items that still want a summary. Count the items of other sources."""
+        state, now = self._store.state, self._clock.now()
+        due = [
+            each
+            for each in self._paths.collections
+            if each.collection.is_source
+            and not each.fault
+            and (
+                self._is_read_otherwise()
+                or each.name in self._refreshed
+                or rules.source_is_due(each.collection, state.cursors.get(each.name), now, self._settings)
+            )
+        ]
+        names, pending = {each.name for each in due}, []
+        for source_id in sorted(state.ids("item")):
+            value = state.sources[source_id]
+            if value.get("summary_pending"):
+                pending.append(source_id)
+            elif read_collection(value) not in names:
+                self._counts.add("unchanged")
+        return due, pending
+
+    def _read_source(self, named: NamedCollection, owners: frozenset[str], pools: WorkerPools) -> None:
+        def summarise(source_id: str, reason: Change) -> None:
+            pools.summarise(self._summarise_page, source_id, reason)
+
+        if self._open_source is None:
+            raise RuntimeError("a run with sources needs a way to open them")
+        parts = ItemParts(
+            self._settings,
+            self._store,
+            self._copies,
+            self._read_bytes,
+            self._counts,
+            self._clock,
+            owners,
+            summarise,
+            lambda: self._interrupts.is_stopping,
+        )
+        ignore_cursor = self._is_read_otherwise()
+        self._source_problems |= SourceSync(named, parts).read(self._open_source, ignore_cursor=ignore_cursor)
+        self._observer.finished(named.name)
+
+    def _summarise_item(self, source_id: str) -> None:
+        """Summarise an item that an earlier run left without a summary, unless this run did or removed it."""
+        record = self._store.state.item(source_id)
+        if record is not None and record.summary_pending:
+            self._summarise_page(source_id, "pending")
+        else:
+            self._observer.finished(source_id)
 
     # Files
 
     def _process_file(self, path: str, seen: FileSeen) -> None:
         try:
-            text = self._reader.text_of(path, seen)
+            reading = self._reader.read(path, seen)
             self._counts.add("bytes_read", seen.size_bytes)
         except OSError as fault:
             self._fail(path, f"cannot be read: {fault.strerror or fault}")
@@ -196,22 +307,22 @@ class SyncRun:
             if self._store.state.file(path) is not None:  # it was a source, and is none any more
                 self._store.remove(path)
                 self._counts.add("removed")
-            self._store.skip(path, seen, str(fault))
+            self._skip(path, seen, str(fault))
         else:
-            self._apply_file(path, seen, text)
+            self._apply_file(path, seen, reading)
         self._observer.finished(path)
 
-    def _apply_file(self, path: str, seen: FileSeen, text: str) -> None:
+    def _apply_file(self, path: str, seen: FileSeen, reading: Reading) -> None:
         record = self._store.state.file(path)
-        text_hash = content_hash(text)
+        text_hash = hash_reading(reading)
         if record is not None and not rules.file_needs_summary(record, text_hash):
             self._store.put(rules.file_touched(record, seen))
             self._counts.add("unchanged")
             return
         if path in self._store.state.skipped:
             self._store.unskip(path)
-        fresh = FileRecord(path, text_hash, "", True, self._clock.now(), seen.size_bytes, seen.mtime_ns)
-        summary = self._summarise(path, text)
+        fresh = FileRecord(path, text_hash, "", True, self._clock.now(), *seen)
+        summary = self._summarise(path, reading)
         if summary is not None:
             self._store.put(rules.file_summarised(fresh, summary, self._clock.now()))
         elif (after := rules.file_summary_failed(record, fresh)) != record:
@@ -221,6 +332,13 @@ class SyncRun:
         elif record.content_hash != text_hash or summary is not None:
             self._counts.add("changed")
 
+    def _skip(self, path: str, seen: FileSeen, reason: str) -> None:
+        """Remember that a file is no source. The report lists the file once, and again when the reason changes."""
+        known = self._store.state.skipped.get(path)
+        if known is None or known["reason"] != reason:
+            self._counts.note_skipped(path, reason)
+        self._store.skip(path, seen, reason)
+
     def _fail(self, source_id: str, reason: str) -> None:
         logger.info("source failed", extra={"source": source_id, "reason": reason})
         self._counts.add("failed")
@@ -229,7 +347,7 @@ class SyncRun:
 
     # URLs
 
-    def _process_url(self, url: str, reason: Reason, pools: WorkerPools) -> None:
+    def _process_url(self, url: str, collection: str, reason: Reason, pools: WorkerPools) -> None:
         """Fetch in this thread; what wants a summary is handed to a summarising one."""
         record = self._store.state.url(url)
         if record is not None and reason != "due":
@@ -245,7 +363,7 @@ class SyncRun:
             self._fail(url, fault.reason)
             return
         if isinstance(answer, FetchedPage):
-            self._apply_page(url, record, answer, pools)
+            self._apply_page(url, collection, record, answer, pools)
         elif answer is not None and record is not None:
             self._apply_not_modified(record, pools)
         elif answer is not None:
@@ -280,11 +398,17 @@ class SyncRun:
             self._counts.add("unchanged")
             self._observer.finished(after.source_id)
 
-    def _apply_page(self, url: str, record: UrlRecord | None, page: FetchedPage, pools: WorkerPools) -> None:
-        text_hash = content_hash(self._copies.write(url, page.text))
-        seen, now = PageSeen(text_hash, page.etag, page.last_modified, page.validated_at), self._clock.now()
+    def _apply_page(
+        self, url: str, collection: str, record: UrlRecord | None, page: FetchedPage, pools: WorkerPools
+    ) -> None:
+        reading = dataclasses.replace(page.reading, text=self._copies.write(url, page.reading.text))
+        text_hash, now = hash_reading(reading), self._clock.now()
+        seen = PageSeen(
+            text_hash, page.etag, page.last_modified, page.validated_at, reading.title, dict(reading.metadata)
+        )
         if record is None:
-            after = rules.url_after_first_fetch(url, seen, now, self._settings)
+            first = rules.url_after_first_fetch(url, seen, now, self._settings)
+            after = dataclasses.replace(first, collection=collection)
         else:
             after = rules.url_after_fetch(record, seen, now, self._settings)
         self._store.put(after)
@@ -305,38 +429,39 @@ class SyncRun:
         if is_summarised and reason == "pending":
             self._counts.add("changed")
         elif not is_summarised and reason == "changed" and (record := self._store.state.url(url)) is not None:
-            # After HTTP 200 a failed summary brings the next check forward.
+            # After HTTP 200 a failed summary makes the next check earlier.
             self._store.put(rules.url_summary_failed(record, self._clock.now(), self._settings))
         self._observer.finished(url)
 
     def _summarise_copy(self, url: str) -> bool:
-        """Summarise the copy on disk, without a request; on failure the record stays as it is."""  # sync-33, sync-34
-        record, text = self._store.state.url(url), self._copies.read(url)
-        if record is None or text is None:
+        """Summarise the copy on disk, without a request; on failure the record stays unchanged."""  # sync-33, sync-34
+        record: UrlRecord | ItemRecord | None = self._store.state.page(url)
+        reading = self._copies.read_page(record) if record is not None else None
+        if record is None or reading is None:
             self._counts.note_problem(url, "pending: its copy is gone; fetched again when it is due")
             return False
-        summary = self._summarise(url, text)
+        summary = self._summarise(url, reading)
         if summary is not None:
             # After a kill the copy may be newer than the record that was to describe it.
-            described = dataclasses.replace(record, content_hash=content_hash(text))
+            described = dataclasses.replace(record, content_hash=hash_reading(reading))
             self._store.put(rules.url_summarised(described, summary, self._clock.now()))
         return summary is not None
 
     # Summaries
 
-    def _summarise(self, source_id: str, text: str) -> str | None:
+    def _summarise(self, source_id: str, reading: Reading) -> str | None:
         """Return None if there is no summary now. Blank text has a blank summary, and no model is asked."""
-        if not text.strip():
+        if not reading.text.strip():
             self._counts.note_problem(source_id, "skipped: it holds no text")
             return ""
         if self._gate.is_closed:
             self._counts.note_problem(source_id, "pending: the model cannot be reached")
             return None
         try:
-            summary = self._summariser.summarise(source_id, text).strip()
+            summary = self._summariser.summarise(source_id, describe_reading(reading)).strip()
         except errors.ModelError as fault:
             self._gate.note_failure(fault)
-            self._counts.note_problem(source_id, f"pending: {fault.message}: {fault.explanation}")
+            self._counts.note_problem(source_id, f"pending: {fault.message} {fault.explanation}")
             return None
         self._gate.note_success()
         if not summary:

@@ -5,14 +5,15 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from pair import errors
 from pair.clock import Clock
 from pair.sync.contract import SyncObserver
+from pair.sync.patterns import IGNORE_FILES
 from pair.sync.rules import SyncSettings
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,11 @@ _UNREACHABLE_MODEL_TRIES = 3
 _LOOK_SECONDS = 0.1
 """So soon an interrupt is noticed while work is waited for."""
 _WATCH_MILLISECONDS = 400
+_SHARES_PER_THREAD = 32
+_MOST_TOGETHER = 50
+"""So few that the last ones of a thread do not keep the run waiting."""
+
+_Task = TypeVar("_Task")
 
 
 class Interrupts:
@@ -86,6 +92,7 @@ class WorkerPools:
         self._interrupts = interrupts
         self._observer = observer
         self._is_interrupted = False
+        self._summariser_count = settings.summarization_concurrency
         self._fetchers = ThreadPoolExecutor(settings.url_download_concurrency, thread_name_prefix="pair-fetch")
         self._summarisers = ThreadPoolExecutor(settings.summarization_concurrency, thread_name_prefix="pair-summary")
         self._fetching: list[Future[object]] = []
@@ -112,7 +119,7 @@ class WorkerPools:
             while not self._interrupts.is_abandoning and wait([future], _LOOK_SECONDS).not_done:
                 if self._interrupts.is_stopping and not self._is_interrupted:
                     self._is_interrupted = True
-                    self._observer.say("finishing what is under way; Ctrl-C again stops at once")
+                    self._observer.say("finishing work in progress; press Ctrl-C again to stop at once")
             if future.done():
                 future.result()
 
@@ -122,12 +129,23 @@ class WorkerPools:
     def summarise(self, work: Callable[..., object], *arguments: object) -> None:
         self._summarising.append(self._summarisers.submit(self._do, work, *arguments))
 
+    def summarise_each(self, work: Callable[[_Task], object], tasks: Sequence[_Task]) -> None:
+        """Do the work for each task. Many tasks are handed to a thread together: each costs memory while it waits."""
+        size = min(_MOST_TOGETHER, len(tasks) // (self._summariser_count * _SHARES_PER_THREAD) + 1)
+        for start in range(0, len(tasks), size):
+            batch = tasks[start : start + size]
+            self._summarising.append(self._summarisers.submit(self._do_each, work, batch))
+
+    def _do_each(self, work: Callable[[_Task], object], tasks: Sequence[_Task]) -> None:
+        for task in tasks:
+            self._do(work, task)
+
     def _do(self, work: Callable[..., object], *arguments: object) -> None:
         if not self._interrupts.is_stopping:
             work(*arguments)
 
     def summarise_last(self, work: Callable[..., object], *arguments: object) -> None:
-        """After all that is new: what failed before may fail again, and must not close the gate for the rest."""
+        """Summarise after everything new: a source that failed before may fail again, and close the gate."""
         self._last.append((work, arguments))
 
 
@@ -191,15 +209,17 @@ class Ticker:
 
 
 class Watcher:
-    """Notices changes in the sources folder and of the links file, also between two calls of `wait`.
+    """Notices changes in the folders of sources and of links files, also between two calls of `wait`.
 
-    The folder itself may be replaced as a whole (`pair install` does that) and the links file by an editor: both are
+    A folder itself may be replaced as a whole (`pair install` does that) and a links file by an editor: both are
     noticed by what `stat` says of them.
     """
 
-    def __init__(self, folder: Path, links_file: Path, stop: threading.Event, clock: Clock) -> None:
-        self._folder = folder
-        self._links_file = links_file
+    def __init__(
+        self, folders: Sequence[Path], links_files: Sequence[Path], stop: threading.Event, clock: Clock
+    ) -> None:
+        self._folders = folders
+        self._links_files = links_files
         self._stop = stop
         self._clock = clock
         self._seen = self._look()
@@ -222,14 +242,17 @@ class Watcher:
                 return False
         return True
 
-    def _look(self) -> tuple[object, object]:
-        return _identity(self._folder, content=False), _identity(self._links_file, content=True)
+    def _look(self) -> tuple[list[object], list[object]]:
+        return (
+            [_identity(folder, content=False) for folder in self._folders],
+            [_identity(path, content=True) for path in self._links_files],
+        )
 
     def _watch(self) -> Iterator[bool]:
         """A look at a time; True when files may have changed since the last. Ends when it is time to stop."""
         while not self._stop.is_set():
-            if self._folder.is_dir():
-                # The folder may vanish at any moment; the next look says so.
+            if any(folder.is_dir() for folder in self._folders):
+                # A folder may vanish at any moment; the next look says so.
                 with contextlib.suppress(FileNotFoundError):
                     yield from self._follow_notifications()
             self._stop.wait(_WATCH_MILLISECONDS / 1000)
@@ -242,11 +265,11 @@ class Watcher:
         # What changed between the last run and the moment that notifications begin raised none.
         may_have_missed = True
         # A folder behind a link is notified of under its real path.
-        folder = os.path.realpath(self._folder)
+        folders = [os.path.realpath(folder) for folder in self._folders if folder.is_dir()]
         for changes in watchfiles.watch(
-            folder,
+            *folders,
             stop_event=self._stop,
-            watch_filter=lambda _change, path: not _is_hidden(path, folder),
+            watch_filter=lambda _change, path: any(_is_seen(path, folder) for folder in folders),
             rust_timeout=_WATCH_MILLISECONDS,
             yield_on_timeout=True,
             raise_interrupt=True,
@@ -263,5 +286,7 @@ def _identity(path: Path, *, content: bool) -> object:
     return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size) if content else (seen.st_dev, seen.st_ino)
 
 
-def _is_hidden(path: str, folder: str) -> bool:
-    return any(part.startswith(".") for part in Path(os.path.relpath(path, folder)).parts)
+def _is_seen(path: str, folder: str) -> bool:
+    """Return whether a path is below a folder and not hidden there. An ignore file decides what is seen."""
+    below = os.path.relpath(path, folder)
+    return Path(below).name in IGNORE_FILES or not any(part.startswith(".") for part in Path(below).parts)

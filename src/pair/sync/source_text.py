@@ -1,30 +1,27 @@
 """The texts of sources: read from files, kept of fetched pages, and handed to the engine as documents."""
 
+import codecs
 import hashlib
-import os
+import json
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pair import files
-from pair.sync.contract import Documents, UnreadableDocument
+from pair.reading.contract import Reader, Reading, UnreadableDocument
+from pair.reading.process import explain_extra, has_ocr, read_ahead
+from pair.reading.reader import find_kind, find_title
 from pair.sync.discover import SyncPaths
-from pair.sync.rules import FileSeen
+from pair.sync.rules import FileSeen, SyncSettings
+from pair.sync.state import ItemRecord, UrlRecord, read_collection
 from pair.sync.store import read_state
 from pair.values import Document
 
-DOCUMENT_SUFFIXES = frozenset({".pdf", ".docx", ".html", ".htm"})
-_NEEDS_DOCUMENTS = frozenset({".pdf", ".docx"})
 _TOO_LARGE = "larger than"
-
-
-def decode(content: bytes) -> str | None:
-    """Decode UTF-8 without its byte order mark; None when it is not text."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return None
+_EXTRA = "need an extra"
+_FORMER_REASON = "not UTF-8 text"
+"""Why earlier versions skipped files in other charsets."""
 
 
 def normalise(text: str) -> str:
@@ -43,53 +40,59 @@ def content_hash(text: str) -> str:
     return hashlib.sha256(normalise(text).encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
-def find_title(content: str) -> str:
-    """Return the first heading of a text that has one near its top; else an empty text."""
-    for line in content[:8192].splitlines()[:20]:
-        if line.startswith("# "):
-            return line[2:].strip()[:200]
-    return ""
+def hash_reading(reading: Reading) -> str:
+    """Return the hash of a text; title and metadata count where they are not part of the text."""
+    if not reading.metadata and reading.title in {"", find_title(reading.text)}:
+        return content_hash(reading.text)
+    said = json.dumps([reading.title, reading.metadata], sort_keys=True)
+    return content_hash(f"{normalise(reading.text)}\n\0{said}")
+
+
+def describe_reading(reading: Reading) -> str:
+    """Return the text to summarise: preceded by title and description where the text lacks them."""
+    title, description = reading.title, reading.metadata.get("description")
+    above = [f"# {title}"] if title and title != find_title(reading.text) else []
+    above += [description] if isinstance(description, str) else []
+    return "\n\n".join([*above, reading.text])
 
 
 @dataclass(frozen=True)
 class FileTextReader:
-    """`documents` is None when its extra is not installed."""
+    """Reads the files of a folder, and of named collections by their ids."""
 
     folder: Path
     max_bytes: int
-    documents: Documents | None
+    reader: Reader
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """The folders of named collections."""
 
-    def text_of(self, path: str, seen: FileSeen) -> str:
+    def read(self, path: str, seen: FileSeen) -> Reading:
         """Raises UnreadableDocument for a file that is no source, with the reason; OSError."""
         if seen.size_bytes > self.max_bytes:
             raise UnreadableDocument(f"{_TOO_LARGE} {self.max_bytes:,} bytes")
-        return self.text_of_any_size(path)
+        return self.read_any_size(path, seen.collection)
 
-    def text_of_any_size(self, path: str) -> str:
-        """Raises as `text_of` does."""
-        suffix = _read_suffix(path)
-        if suffix in DOCUMENT_SUFFIXES and self.documents is not None:
-            return self.documents.text_of(self.folder / path)
-        if suffix in _NEEDS_DOCUMENTS:
-            raise UnreadableDocument(_explain_extra(path))
-        text = decode((self.folder / path).read_bytes())
-        if text is None:
-            raise UnreadableDocument("not UTF-8 text")
-        return text
+    def read_any_size(self, path: str, collection: str = "") -> Reading:
+        """Raises as `read` does. `collection`: the name of the collection whose name begins the path."""
+        place = self.folders[collection] / path[len(collection) + 1 :] if collection else self.folder / path
+        return self.reader.read(place.read_bytes(), path)
+
+    def is_plain(self, path: str) -> bool:
+        """Return whether the text of a file is all that the file holds, so that every reader reads the same."""
+        content = (self.folder / path).read_bytes()
+        return self.reader.read(content, path).text.encode() == content.removeprefix(codecs.BOM_UTF8)
 
     def may_read_now(self, path: str, reason: str, size_bytes: int) -> bool:
         """Return whether a file that was no source may be one now: the extra was installed, or the limit raised."""
-        if reason == _explain_extra(path):
-            return self.documents is not None
-        return reason.startswith(_TOO_LARGE) and size_bytes <= self.max_bytes
+        if _EXTRA in reason:
+            return has_ocr() if "[ocr]" in reason else not explain_extra(find_kind(path))
+        return reason == _FORMER_REASON or (reason.startswith(_TOO_LARGE) and size_bytes <= self.max_bytes)
 
 
-def _read_suffix(path: str) -> str:
-    return os.path.splitext(path)[1].lower()  # noqa: PTH122 - no Path for each of 20,000 files
-
-
-def _explain_extra(path: str) -> str:
-    return f"{_read_suffix(path)} files need an extra: pip install 'pair-kb[documents]'"
+def make_file_reader(paths: SyncPaths, settings: SyncSettings, reader: Reader) -> FileTextReader:
+    """Return the reader of the files of all collections."""
+    folders = paths.folders
+    return FileTextReader(folders.get("", Path()), settings.max_source_bytes, reader, folders)
 
 
 class PageCache:
@@ -129,6 +132,13 @@ class PageCache:
         except FileNotFoundError:
             return None
 
+    def read_page(self, record: UrlRecord | ItemRecord) -> Reading | None:
+        """Return the copy of a page or an item with what its record says about it."""
+        text = self.read(record.source_id)
+        if text is None:
+            return None
+        return Reading(text, record.title or find_title(text), record.metadata)
+
     def exists(self, url: str) -> bool:
         return self._path(url).exists()
 
@@ -151,40 +161,73 @@ class SyncedDocuments:
         self._state = read_state(paths.cache)
 
     def revisions(self) -> dict[str, str]:
-        """Return the content hash of each source, by its id."""
-        return {source_id: value["content_hash"] for source_id, value in self._state.sources.items()}
+        """Return the content hash of each source with its collection, by its id."""
+        return {
+            source_id: _make_revision(value["content_hash"], read_collection(value))
+            for source_id, value in self._state.sources.items()
+        }
 
     def seen_at(self, source_id: str) -> str:
         """Return when a source was last fetched, or last read if it is a file; "" for one that is not known."""
         value = self._state.sources.get(source_id, {})
-        return str(value.get("url", {}).get("last_fetched_at") or value.get("last_indexed_at") or "")
+        kept = value.get("url") or value.get("item") or {}
+        return str(kept.get("last_fetched_at") or value.get("last_indexed_at") or "")
 
     def describe_sources(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield what the index says of each source: id, description, URL ("" for a file), and when it was last seen."""
         for source_id, value in sorted(self._state.sources.items()):
-            url = source_id if self._state.url(source_id) is not None else ""
-            yield source_id, str(value["summary_text"]), url, self.seen_at(source_id)
+            yield source_id, str(value["summary_text"]), self._find_url(source_id), self.seen_at(source_id)
 
-    def revision_of(self, content: str) -> str:
-        """Return what `revisions` says of a source with this text."""
-        return content_hash(content)
+    def documents(self, source_ids: Sequence[str]) -> Iterator[tuple[str, Document | None, str]]:
+        """Yield each id with its document and revision, in this order. Threads read the sources that follow."""
+        for source_id, reading in zip(source_ids, read_ahead(self._read, source_ids), strict=True):
+            if reading is None:
+                yield source_id, None, ""
+            else:
+                revision = _make_revision(hash_reading(reading), self._find_collection(source_id))
+                yield source_id, self._make_document(source_id, reading), revision
 
     def document(self, source_id: str) -> Document | None:
-        """Return None for a source whose text is gone meanwhile: the next sync will tell."""
-        is_url = self._state.url(source_id) is not None
-        text = self._copies.read(source_id) if is_url else self._read_file(source_id)
-        if text is None:
-            return None
-        return Document(
-            id=source_id,
-            text=text,
-            title=find_title(text) or (source_id if is_url else Path(source_id).name),
-            url=source_id if is_url else "",
-            metadata={"kind": "url" if is_url else "file"},
-        )
+        """Return None for a source that can no longer be read: the next sync reports it."""
+        reading = self._read(source_id)
+        return None if reading is None else self._make_document(source_id, reading)
 
-    def _read_file(self, source_id: str) -> str | None:
+    def _make_document(self, source_id: str, reading: Reading) -> Document:
+        kind = self._state.sources[source_id]["source_type"]
+        document = make_document(source_id, reading, url=self._find_url(source_id), kind=kind)
+        name = self._find_collection(source_id)
+        return replace(document, metadata={**document.metadata, "collection": name}) if name else document
+
+    def _find_url(self, source_id: str) -> str:
+        """Return where people find a source; empty for a file."""
+        value = self._state.sources[source_id]
+        return source_id if "url" in value else str(value.get("item", {}).get("item_url", ""))
+
+    def _find_collection(self, source_id: str) -> str:
+        value = self._state.sources.get(source_id)
+        return "" if value is None else read_collection(value)
+
+    def _read(self, source_id: str) -> Reading | None:
+        record = self._state.page(source_id)
+        if record is not None:
+            return self._copies.read_page(record)
         try:
-            return self._reader.text_of_any_size(source_id)
-        except (OSError, UnreadableDocument):
+            return self._reader.read_any_size(source_id, self._find_collection(source_id))
+        except (OSError, LookupError, UnreadableDocument):
             return None
+
+
+def _make_revision(content_hash: str, collection: str) -> str:
+    """Return what changes when a document must be stored again: its text, title, metadata or collection changed."""
+    return f"{content_hash} {collection}" if collection else content_hash
+
+
+def make_document(source_id: str, reading: Reading, *, url: str = "", kind: str = "") -> Document:
+    """Return a reading as a document. Without a title, the document is titled by its URL or file name."""
+    return Document(
+        id=source_id,
+        text=reading.text,
+        title=reading.title or url or Path(source_id).name,
+        url=url,
+        metadata=reading.metadata | {"kind": kind or ("url" if url else "file")},
+    )

@@ -1,4 +1,4 @@
-"""What a sync remembers of each file and URL: its JSON, `index.txt` and `llms.txt`. Same state, same bytes.
+"""What a sync remembers of each file, URL and item: its JSON, `index.txt` and `llms.txt`. Same state, same bytes.
 
 Records are made from JSON only when they are used: a run with nothing to do compares numbers.
 """
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -17,6 +18,8 @@ import msgspec
 from msgspec import Meta
 
 SCHEMA_VERSION = 1
+READER_VERSION = 3
+"""Goes up when the same files give other texts: then all of them are read again."""
 FetchStatus = Literal["success", "not_modified", "timeout", "error"]
 
 _LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -28,7 +31,7 @@ def format_time(instant: datetime.datetime) -> str:
 
 
 def parse_time(text: Any) -> datetime.datetime:
-    """An instant that cannot be read counts as long ago, so that its source is looked at."""
+    """An instant that cannot be read counts as long ago, so that its source is checked."""
     try:
         instant = datetime.datetime.fromisoformat(str(text))
         return instant.astimezone(datetime.UTC) if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)
@@ -45,6 +48,7 @@ class FileRecord:
     last_indexed_at: datetime.datetime
     size_bytes: int
     mtime_ns: int
+    collection: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return _nest(self, "file", "rel_path")
@@ -66,31 +70,57 @@ class UrlRecord:
     """Why the last fetch failed, for people."""
     validated_at: str | None = None
     """The origin that gave the validators, if redirects led to another one."""
+    title: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    collection: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return _nest(self, "url", "url")
 
 
-Record = FileRecord | UrlRecord
+@dataclass(frozen=True, slots=True)
+class ItemRecord:
+    """A document that a source reported. Its text is kept as that of a page is."""
+
+    source_id: str
+    content_hash: str
+    summary_text: str
+    summary_pending: bool
+    last_indexed_at: datetime.datetime
+    last_fetched_at: datetime.datetime
+    collection: str
+    item_url: str = ""
+    """Where people find it."""
+    title: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return _nest(self, "item", "item_id")
+
+
+Record = FileRecord | UrlRecord | ItemRecord
+SourceType = Literal["file", "url", "item"]
 
 
 _SHARED = ("content_hash", "summary_text", "summary_pending", "last_indexed_at")
 _TIMES = frozenset({"last_indexed_at", "last_fetched_at", "next_check_at"})
-_MISSING = {"summary_pending": False, "fetch_status": "success", "problem": ""}
+_OPTIONAL = {"title": "", "metadata": {}, "collection": "", "item_url": ""}
+"""Left out of what is stored if they are empty."""
+_MISSING = {"summary_pending": False, "fetch_status": "success", "problem": "", **_OPTIONAL}
 
 
-def _nest(record: Record, source_type: Literal["file", "url"], id_name: str) -> dict[str, Any]:
-    """Return a record as it is stored: what both kinds have, then an object of its own kind."""
+def _nest(record: Record, source_type: SourceType, id_name: str) -> dict[str, Any]:
+    """Return the stored form of a record: the fields of all kinds, then an object for its kind."""
     own = msgspec.to_builtins(record)
     source_id = own.pop("source_id")
     return {
         "source_type": source_type,
         **{name: own.pop(name) for name in _SHARED},
-        source_type: {id_name: source_id, **own},
+        source_type: {id_name: source_id, **{name: own[name] for name in own if own[name] or name not in _OPTIONAL}},
     }
 
 
-def _flatten(record: type[Record], value: dict[str, Any], source_type: Literal["file", "url"]) -> dict[str, Any]:
+def _flatten(record: type[Record], value: dict[str, Any], source_type: SourceType) -> dict[str, Any]:
     """Return the fields of a record from how it is stored. A time that is missing was long ago."""
     stored = {**_MISSING, **value, **value[source_type]}
     names = record.__slots__[1:]  # all but the id
@@ -105,17 +135,32 @@ def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
     return UrlRecord(source_id, **_flatten(UrlRecord, value, "url"))
 
 
+def item_from_json(source_id: str, value: dict[str, Any]) -> ItemRecord:
+    return ItemRecord(source_id, **_flatten(ItemRecord, value, "item"))
+
+
+def read_collection(value: Mapping[str, Any]) -> str:
+    """Return the name of the collection of a stored record; empty for `kb.sources_dir` and the links file."""
+    return str(value.get(value["source_type"], {}).get("collection", ""))
+
+
+def holds_text(value: Mapping[str, Any]) -> bool:
+    """Return whether a stored record is of a document: a blank source is none."""
+    return bool(value["summary_text"] or value.get("summary_pending"))
+
+
 # ── what a file must hold to be believed ───────────────────────────────────────────────────────────
 
 _Text = Annotated[str, Meta(pattern=r"\A[^\ud800-\udc7f\udd00-\udfff]*\Z")]
 """Can be written again: half a character of another encoding cannot, a name of a file always can."""
 _Validator = Annotated[str, Meta(pattern=r"\A[ -~\x80-\xff]*\Z")]
-"""Is sent as it is: a line end in it would begin another header."""
+"""Is sent unchanged: a line end in it would begin another header."""
 
 
 class _StoredStat(msgspec.Struct):
     size_bytes: int
     mtime_ns: int
+    collection: _Text = ""
 
 
 class _StoredPage(msgspec.Struct):
@@ -124,6 +169,16 @@ class _StoredPage(msgspec.Struct):
     fetch_status: _Text | None = None
     problem: _Text | None = None
     validated_at: _Text | None = None
+    title: _Text = ""
+    metadata: dict[_Text, Any] = {}
+    collection: _Text = ""
+
+
+class _StoredItem(msgspec.Struct):
+    collection: _Text
+    item_url: _Text = ""
+    title: _Text = ""
+    metadata: dict[_Text, Any] = {}
 
 
 class _StoredFileSource(msgspec.Struct, tag_field="source_type", tag="file"):
@@ -140,7 +195,25 @@ class _StoredUrlSource(msgspec.Struct, tag_field="source_type", tag="url"):
     summary_pending: bool = False
 
 
-StoredSource = _StoredFileSource | _StoredUrlSource
+class _StoredItemSource(msgspec.Struct, tag_field="source_type", tag="item"):
+    content_hash: _Text
+    summary_text: _Text
+    item: _StoredItem
+    summary_pending: bool = False
+
+
+StoredSource = _StoredFileSource | _StoredUrlSource | _StoredItemSource
+
+
+class StoredCursor(msgspec.Struct):
+    """Where the next read of a source continues, and when that is due."""
+
+    next_check_at: _Text
+    definition: _Text = ""
+    """Of the collection that was read: the cursor of another one means nothing."""
+    value: Any = None
+    problem: _Text = ""
+    """Why the last read failed, for people."""
 
 
 class StoredSkip(msgspec.Struct):
@@ -163,24 +236,37 @@ class SkipChange(msgspec.Struct, tag_field="kind", tag="skipped"):
     value: StoredSkip | None
 
 
+class CursorChange(msgspec.Struct, tag_field="kind", tag="cursor"):
+    """A line of the journal."""
+
+    key: _Text
+    value: StoredCursor | None
+
+
 class _StoredHead(msgspec.Struct):
     generation: Annotated[int, Meta(ge=0, le=2**53)] = 0
     sources: dict[_Text, Any] = {}
     skipped: dict[_Text, StoredSkip] = {}
+    cursors: dict[_Text, StoredCursor] = {}
 
 
 @dataclass
 class SyncState:
-    """Records as JSON by source id, and files that were looked at and found not to be sources."""
+    """Records as JSON by source id, files that are no sources, and the cursors of collections."""
 
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cursors: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     """Why sources failed or stayed pending when they were last tried, for people."""
     pauses: dict[str, str] = field(default_factory=dict)
     """Until when hosts asked not to be asked again."""
     interval_seconds: float | None = None
     """The refresh interval of the run that saved this."""
+    reader_version: int = READER_VERSION
+    """Of the reader that read all files; another one reads them again."""
+    readers: list[str] | None = None
+    """The readers of installed extras; files of an added one are read again. None if no run noted them."""
     generation: int = 0
     """Goes up with each save; what older journals say is part of the saved state."""
     index_sha256: str = ""
@@ -199,10 +285,22 @@ class SyncState:
         value = self.sources.get(source_id)
         return url_from_json(source_id, value) if value is not None and "url" in value else None
 
-    def ids(self, source_type: Literal["file", "url"]) -> set[str]:
+    def item(self, source_id: str) -> ItemRecord | None:
+        value = self.sources.get(source_id)
+        return item_from_json(source_id, value) if value is not None and "item" in value else None
+
+    def page(self, source_id: str) -> UrlRecord | ItemRecord | None:
+        """Return the record of a source whose text is kept."""
+        return self.url(source_id) or self.item(source_id)
+
+    def ids(self, source_type: SourceType) -> set[str]:
         return {source_id for source_id, value in self.sources.items() if value["source_type"] == source_type}
 
-    def file_is_settled(self, source_id: str, size_bytes: int, mtime_ns: int) -> bool:
+    def has_unnamed_files(self) -> bool:
+        """Return whether a record is of a file in `kb.sources_dir`."""
+        return any("file" in value and not read_collection(value) for value in self.sources.values())
+
+    def file_is_settled(self, source_id: str, size_bytes: int, mtime_ns: int, collection: str = "") -> bool:
         """A file that needs nothing: as `rules.file_reason` says, without making a record of it."""
         value = self.sources.get(source_id)
         if value is None:
@@ -210,7 +308,8 @@ class SyncState:
         if "file" not in value or value.get("summary_pending", False):
             return False
         seen = value["file"]
-        return bool(seen["size_bytes"] == size_bytes and seen["mtime_ns"] == mtime_ns)
+        is_same = seen["size_bytes"] == size_bytes and seen["mtime_ns"] == mtime_ns
+        return bool(is_same and seen.get("collection", "") == collection)
 
     def is_skipped(self, source_id: str, size_bytes: int, mtime_ns: int) -> bool:
         """A file that was read before, was no text then, and looks the same now."""
@@ -234,13 +333,17 @@ def state_from_json(value: Any) -> SyncState:
         except ValueError as fault:
             raise ValueError(f"Its record of {source_id!a:.200} is damaged") from fault
     interval_seconds: Any = value.get("interval_seconds")
+    readers: Any = value.get("readers")
     return SyncState(
         head.sources,
         value.get("skipped", {}),
+        value.get("cursors", {}),
         # The state is whole without these, so that damage here is no reason to stop.
         problems=_texts(value.get("problems")),
         pauses=_texts(value.get("pauses")),
         interval_seconds=float(interval_seconds) if type(interval_seconds) in {int, float} else None,
+        reader_version=reader_version if type(reader_version := value.get("reader_version")) is int else 0,
+        readers=[str(reader) for reader in readers] if type(readers) is list else None,
         generation=head.generation,
         index_sha256=str(value.get("index_sha256", "")),
         llms_mark=str(value.get("llms_mark", "")),
@@ -261,16 +364,32 @@ _KEPT_IN_ADDRESSES = "!#$%&'*+,-./:;=?@[]_~"
 
 
 def format_index(sources: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return an entry for each source: its id, its description, a blank line. Files come first, then URLs."""
+    """Return an entry for each source: its id, its description, a blank line. Files come first, then URLs.
+
+    Then come named collections, each below a line with its name.
+    """
     entries = [*list_entries(sources, "file"), *list_entries(sources, "url")]  # sync-35..38
-    return "\n".join(f"{source_id}\n{summary}\n" for source_id, summary in entries)
+    blocks = [f"{source_id}\n{summary}\n" for source_id, summary in entries]
+    for name in list_collections(sources):
+        described = list_entries(sources, None, name)
+        blocks += [f"# {name}\n", *(f"{source_id}\n{summary}\n" for source_id, summary in described)]
+    return "\n".join(blocks)
+
+
+def list_collections(sources: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of collections that have sources."""
+    return sorted({name for value in sources.values() if (name := read_collection(value))})
 
 
 def list_entries(
-    sources: Mapping[str, Mapping[str, Any]], source_type: Literal["file", "url"]
+    sources: Mapping[str, Mapping[str, Any]], source_type: SourceType | None, collection: str = ""
 ) -> Iterator[tuple[str, str]]:
     """Yield id and description, sorted by id. A source that never had a summary is left out."""
-    for source_id in sorted(source_id for source_id, value in sources.items() if value["source_type"] == source_type):
+    for source_id in sorted(
+        source_id
+        for source_id, value in sources.items()
+        if source_type in {None, value["source_type"]} and read_collection(value) == collection
+    ):
         summary = tidy_summary(sources[source_id]["summary_text"])
         if summary:
             yield source_id, summary
@@ -284,40 +403,64 @@ def tidy_summary(text: str) -> str:
 
 @dataclass(frozen=True)
 class LlmsFile:
-    """Where `llms.txt` is, and the folder of the files that it links to."""
+    """Where `llms.txt` is, and the folders of the files that it links to, by the name of their collection."""
 
     path: Path
     sources_dir: Path
+    folders: Mapping[str, Path] = field(default_factory=dict)
 
     def content(self, sources: Mapping[str, Mapping[str, Any]]) -> bytes:
-        return format_llms(sources, self._way).encode("utf-8", errors="surrogateescape")
+        ways = {name: self._find_way(folder) for name, folder in self.folders.items()}
+        return format_llms(sources, self._way, ways).encode("utf-8", errors="surrogateescape")
 
     def make_mark(self, content: bytes) -> str:
         """Return a hash of the content and of the way to the folder: if the folder moves, links lead to nothing."""
-        return hashlib.sha256(os.fsencode(self._way) + b"\0" + content).hexdigest()
+        ways = [self._way, *(self._find_way(folder) for folder in self.folders.values())]
+        return hashlib.sha256(os.fsencode("\n".join(ways)) + b"\0" + content).hexdigest()
 
     @property
     def _way(self) -> str:
-        """The relative path from the folder of the file to that of the sources."""
-        way = os.path.relpath(self.sources_dir, self.path.parent)
+        return self._find_way(self.sources_dir)
+
+    def _find_way(self, folder: Path) -> str:
+        """Return the relative path from the folder of the file to that of the sources."""
+        way = os.path.relpath(folder, self.path.parent)
         return "" if way == "." else f"{Path(way).as_posix()}/"
 
 
-def format_llms(sources: Mapping[str, Mapping[str, Any]], way: str) -> str:
-    """Return the entries of the index as Markdown links. `way` leads to the files: it is empty, or ends in a slash."""
-    files = [
-        _format_link(source_id, quote(way + source_id, errors="surrogateescape"), text)
-        for source_id, text in list_entries(sources, "file")
-    ]
-    pages = [
-        _format_link(source_id, quote(source_id, _KEPT_IN_ADDRESSES), text)
-        for source_id, text in list_entries(sources, "url")
-    ]
-    blocks = [f"# {_TITLE}", f"> {_count(len(files), 'file')} and {_count(len(pages), 'page')}"]
-    for heading, lines in (("Files", files), ("Pages", pages)):
+def format_llms(
+    sources: Mapping[str, Mapping[str, Any]], way: str, ways: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return the entries of the index as Markdown links. `way` leads to the files: it is empty, or ends in a slash.
+
+    `ways`: those to the files of named collections, by name.
+    """
+
+    def format_entries(source_type: SourceType | None, collection: str = "") -> list[str]:
+        return [
+            _format_link(source_id, _find_address(source_id, sources[source_id], way, ways), text)
+            for source_id, text in list_entries(sources, source_type, collection)
+        ]
+
+    sections = {"Files": format_entries("file"), "Pages": format_entries("url")}
+    counted = [_count(len(sections["Files"]), "file"), _count(len(sections["Pages"]), "page")]
+    for name in list_collections(sources):
+        sections[name] = format_entries(None, name)
+        counted.append(f"{len(sections[name])} in {name}")
+    blocks = [f"# {_TITLE}", f"> {', '.join(counted[:-1])} and {counted[-1]}"]
+    for heading, lines in sections.items():
         if lines:
             blocks += [f"## {heading}", "\n".join(lines)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _find_address(source_id: str, value: Mapping[str, Any], way: str, ways: Mapping[str, str]) -> str:
+    """Return where a link leads; for an item without a URL, to the id."""
+    if value["source_type"] == "file":
+        name = read_collection(value)
+        path = ways.get(name, "") + source_id.removeprefix(f"{name}/") if name else way + source_id
+        return quote(path, errors="surrogateescape")
+    return quote(str(value.get("item", {}).get("item_url") or source_id), _KEPT_IN_ADDRESSES)
 
 
 def _format_link(source_id: str, address: str, description: str) -> str:

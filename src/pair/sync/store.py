@@ -3,7 +3,7 @@
 Invariants
     A change is in the journal before it is reported, so a killed run repeats nothing that was finished.
     The journal is on disk moments later: changes that finish together share one fsync.
-    State, index and llms.txt are written together, by one thread; changes that come while a save is under way share
+    State, index and llms.txt are written together, by one thread; changes that come during a save share
     the next. A change is in all of them within a second, or ten times as long as the last save took.
     Saving takes at most an eighth of the time.
 """
@@ -28,6 +28,7 @@ from pair.clock import Clock
 from pair.sync.rules import FileSeen
 from pair.sync.state import (
     SCHEMA_VERSION,
+    CursorChange,
     LlmsFile,
     Record,
     SkipChange,
@@ -42,7 +43,7 @@ from pair.sync.state import (
 from pair.text.characters import clip
 
 _GROUP_SECONDS = 0.05
-"""Changes of so long share one fsync of the journal: on many disks, nothing can be appended meanwhile."""
+"""Changes of so long share one fsync of the journal: on many disks, nothing can be appended during an fsync."""
 _REST_SECONDS = 0.5
 _RESTS_PER_SAVE = 7
 """A change that just misses a save waits for that save, this rest and the next save: less than ten saves together."""
@@ -86,7 +87,7 @@ class StateStore:
         self._changed = threading.Condition(self._lock)
         self._appended = threading.Condition(self._lock)
         self._closing = threading.Event()
-        self._lines: dict[str, tuple[dict[str, Any], str]] = {}
+        self._lines: dict[str, tuple[dict[str, Any], bytes]] = {}
         self._journal = -1
         self._is_journal_new = False
         self._is_unsynced = False
@@ -130,7 +131,7 @@ class StateStore:
             raise RuntimeError("the saving thread ended before everything was saved")
 
     def read_settled_head(self) -> StateHead | None:
-        """None when the state has to be looked at: there is none, a run was cut off, the index is another."""
+        """Return the head; None if the state is missing, a run was cut off, or the index differs."""
         try:
             with self._cache_path.open("rb") as stream:
                 value = json.loads(stream.readline().rstrip()[: -len(b"{")] + b"{}}")
@@ -145,14 +146,14 @@ class StateStore:
         return head if head.settled and self._is_written() else None
 
     def settle(self, fingerprint: str) -> None:
-        """The run that ends now left nothing undone; saved with what it changed."""
+        """Note that the run that ends now left nothing undone."""
         with self._lock:
             if self.state.settled != fingerprint:
                 self.state.settled = fingerprint
                 self._is_dirty = True
 
     def note_problems(self, problems: dict[str, str]) -> None:
-        """What went wrong, as far as it is worth keeping; the same again is no change."""
+        """Keep the first problems, shortened. The same problems again are no change."""
         kept = {source_id: clip(problems[source_id], _REASON_CHARACTERS) for source_id in sorted(problems)[:_PROBLEMS]}
         with self._lock:
             if self.state.problems != kept:
@@ -160,17 +161,24 @@ class StateStore:
                 self._is_dirty = True
 
     def note_pause(self, host: str, until: datetime.datetime) -> None:
-        """A host asked not to be asked before this."""
+        """Note that a host asked for no request before this time."""
         with self._lock:
             self.state.pauses[host] = format_time(until)
             self._is_dirty = True
             self._changed.notify()
 
     def note_interval(self, seconds: float) -> None:
-        """The refresh interval of this run."""
+        """Note the refresh interval of this run."""
         with self._lock:
             if self.state.interval_seconds != seconds:
                 self.state.interval_seconds = seconds
+                self._is_dirty = True
+
+    def note_reader(self, version: int, readers: list[str]) -> None:
+        """Note that this version of the reader read every file, with the readers of these extras."""
+        with self._lock:
+            if (self.state.reader_version, self.state.readers) != (version, readers):
+                self.state.reader_version, self.state.readers = version, readers
                 self._is_dirty = True
 
     # Changes
@@ -187,6 +195,10 @@ class StateStore:
 
     def unskip(self, path: str) -> None:
         self._change("skipped", path, None)
+
+    def put_cursor(self, collection: str, value: dict[str, Any] | None) -> None:
+        """Note where the next read of a source continues: what was reported before is in the journal by then."""
+        self._change("cursor", collection, value)
 
     def _change(self, kind: str, key: str, value: dict[str, Any] | None) -> None:
         with self._lock:
@@ -226,7 +238,7 @@ class StateStore:
                 if not self._is_unsynced:
                     return
                 self._is_unsynced = False
-                # A save may close the journal meanwhile: it syncs what it closes.
+                # A concurrent save may close the journal; it syncs the journal before that.
                 journal = os.dup(self._journal) if self._journal >= 0 else -1
                 is_new, self._is_journal_new = self._is_journal_new, False
             if journal < 0:
@@ -255,7 +267,7 @@ class StateStore:
             except (OSError, errors.PairError) as fault:
                 self._fail(fault)
                 return
-            # Whatever comes during the rest is part of the next save.
+            # Changes during this pause are part of the next save.
             self._closing.wait(max(_REST_SECONDS, _RESTS_PER_SAVE * (self._clock.monotonic() - began)))
 
     def _fail(self, fault: BaseException) -> None:
@@ -268,6 +280,7 @@ class StateStore:
                 self.state,
                 sources=dict(self.state.sources),
                 skipped=dict(self.state.skipped),
+                cursors=dict(self.state.cursors),
                 pauses=dict(self.state.pauses),
                 generation=self.state.generation + 1,
             )
@@ -290,15 +303,16 @@ class StateStore:
         self.bytes_written += sum(map(len, contents))
 
     def _remove_saved_journals(self, generation: int) -> None:
-        """What they say is part of the state of this generation."""
+        """Remove journals whose changes are part of the state of this generation."""
         for number, path in _journals(self._cache_path):
             if number < generation:
                 files.unlink(path, missing_ok=True)
 
     def _encode(self, snapshot: SyncState) -> bytes:
-        """One source a line: easy to read, and a source that did not change is not encoded again."""
+        """Encode the state, one source per line. A source that did not change is not encoded again."""
         self._lines = {source_id: self._line(source_id, value) for source_id, value in snapshot.sources.items()}
         checks = [value["url"].get("next_check_at") for value in snapshot.sources.values() if "url" in value]
+        checks += [cursor["next_check_at"] for cursor in snapshot.cursors.values()]
         now = self._clock.now()
         pauses = {host: until for host, until in snapshot.pauses.items() if parse_time(until) > now}
         head = {
@@ -312,22 +326,28 @@ class StateStore:
             "next_check_at": min(checks, key=parse_time, default=None),
             "last_check_at": max(checks, key=parse_time, default=None),
             "interval_seconds": snapshot.interval_seconds,
+            "reader_version": snapshot.reader_version,
+            **({"readers": snapshot.readers} if snapshot.readers is not None else {}),
             **({"pauses": pauses} if pauses else {}),
             "skipped": {path: snapshot.skipped[path] for path in sorted(snapshot.skipped)},
             "problems": snapshot.problems,
+            **({"cursors": snapshot.cursors} if snapshot.cursors else {}),
         }
-        sources = ",\n".join(self._lines[source_id][1] for source_id in sorted(snapshot.sources))
-        return f'{json.dumps(head)[:-1]}, "sources": {{\n{sources}'.encode() + _END
+        lines = [self._lines[source_id][1] for source_id in sorted(snapshot.sources)] or [b""]
+        # Joined once, because the state of many sources is large.
+        lines[0] = f'{json.dumps(head)[:-1]}, "sources": {{\n'.encode() + lines[0]
+        lines[-1] += _END
+        return b",\n".join(lines)
 
-    def _line(self, source_id: str, value: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """Only the saving thread comes here; a record is replaced by a change, never altered."""
+    def _line(self, source_id: str, value: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return a record and its line. A change replaces a record, and never alters it."""
         known = self._lines.get(source_id)
         if known is not None and known[0] is value:
             return known
-        return value, f"{json.dumps(source_id)}: {json.dumps(value)}"
+        return value, f"{json.dumps(source_id)}: {json.dumps(value)}".encode()
 
     def _is_written(self) -> bool:
-        """Whether the files beside the state show it; one that was never saved needs none."""
+        """Return whether index and llms.txt belong to the state; a state that was never saved needs neither."""
         try:
             index = hashlib.sha256(self._index_path.read_bytes()).hexdigest()
             if index != self.state.index_sha256 or self._llms is None:
@@ -377,7 +397,7 @@ def read(cache_path: Path) -> Loaded:
     for _ in range(_READING_TRIES):
         before = read_signature(cache_path)
         loaded = _read_once(cache_path)
-        # A run that is saved meanwhile writes another file, and takes the journal from under us.
+        # A concurrent save writes a new file and removes the journal: read again.
         if read_signature(cache_path) == before:
             break
     return loaded
@@ -403,17 +423,17 @@ def _read_once(cache_path: Path) -> Loaded:
 
 
 def _replay(path: Path, state: SyncState) -> None:
-    """The last line may have been cut off by a kill; it was not claimed by anybody."""
+    """Apply the journal to the state. A last line that was cut off by a kill is ignored."""
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().split(b"\n"):
             with contextlib.suppress(ValueError, RecursionError):
                 change = json.loads(line)
-                msgspec.convert(change, SourceChange | SkipChange)
+                msgspec.convert(change, SourceChange | SkipChange | CursorChange)
                 _apply(state, change["kind"], change["key"], change["value"])
 
 
 def _apply(state: SyncState, kind: str, key: str, value: dict[str, Any] | None) -> None:
-    known = state.sources if kind == "source" else state.skipped
+    known = {"source": state.sources, "skipped": state.skipped, "cursor": state.cursors}[kind]
     if value is None:
         known.pop(key, None)
     else:

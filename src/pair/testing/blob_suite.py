@@ -1,4 +1,4 @@
-"""What every blob store must do, as tests.
+"""Tests that every blob store must pass.
 
 Name a class `Test…`, make it inherit from `BlobStoreSuite`, and give it a fixture `store` with an empty store. Call
 `pytest.register_assert_rewrite("pair.testing")` in `conftest.py`, so that a failure shows the values.
@@ -31,26 +31,14 @@ KEYS = [
     "long/" + "/".join(["x" * 100] * 9),
 ]
 NO_KEYS = [
-    "",
-    "/",
-    "/a",
-    "a/",
-    "a//b",
-    "..",
-    "a/../b",
-    "./a",
-    "a/.",
-    "nul\0",
-    "line\n",
-    "back\\slash",
-    "x" * 1001,
-    "\ud800",
+    *("", "/", "/a", "a/", "a//b", "..", "a/../b", "./a", "a/."),
+    *("nul\0", "line\n", "back\\slash", "x" * 1001, "\ud800"),
 ]
 NOWHERE = Version("no-such-version")
 
 
 class BlobStoreSuite:
-    """Each test writes below keys of its own."""
+    """The tests of a blob store. Each test needs an empty store."""
 
     def test_what_was_put_is_there(self, store: BlobStore) -> None:
         version = store.put("a/b", b"data")
@@ -192,16 +180,9 @@ class BlobStoreSuite:
     def test_list_goes_by_prefix_in_the_order_of_keys(self, store: BlobStore) -> None:
         for key in ["kb/b", "kb/a", "kb-2/a", "kb/shards/1", "kb/shards/10", "kb/shards/2", "Kb/a", "kb"]:
             store.put(key, b"12")
-        assert [info.key for info in store.list("kb")] == sorted(
-            ["kb", "kb-2/a", "kb/a", "kb/b", "kb/shards/1", "kb/shards/10", "kb/shards/2"]
-        )
-        assert [info.key for info in store.list("kb/")] == [
-            "kb/a",
-            "kb/b",
-            "kb/shards/1",
-            "kb/shards/10",
-            "kb/shards/2",
-        ]
+        below = ["kb/a", "kb/b", "kb/shards/1", "kb/shards/10", "kb/shards/2"]
+        assert [info.key for info in store.list("kb")] == sorted(["kb", "kb-2/a", *below])
+        assert [info.key for info in store.list("kb/")] == below
         assert [info.key for info in store.list("kb/shards/1")] == ["kb/shards/1", "kb/shards/10"]
         for nowhere in ("none/", "/", "kb//", "../", "kb/../"):
             assert list(store.list(nowhere)) == []
@@ -282,7 +263,7 @@ def _won_once(store: BlobStore, version: Version, text: bytes) -> Version:
 
 
 def _race(count: int, write: Callable[[int], Version]) -> list[int]:
-    """Return the writers that succeeded, when all begin at once."""
+    """Start all writers at once. Return the numbers of those that succeeded."""
     barrier = threading.Barrier(count)
 
     def one(number: int) -> int | None:

@@ -1,4 +1,4 @@
-"""A clock that is set by hand."""
+"""A clock that a test sets."""
 
 import datetime
 from collections.abc import Callable
@@ -7,7 +7,7 @@ NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it. `on_look` is called whenever the time is read."""
+    """A clock that moves only when a test moves it. `on_look` is called whenever the time is read."""
 
     def __init__(self, now: datetime.datetime = NOON) -> None:
         self.instant = now

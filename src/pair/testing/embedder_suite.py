@@ -1,7 +1,7 @@
-"""What every embedder must do, as tests.
+"""Tests that every embedder must pass.
 
-Name a class `Test…`, make it inherit from `EmbedderSuite`, and give it the fixture `embedder`. One that is slow to load
-may be loaded once for all.
+Name a class `Test…`, make it inherit from `EmbedderSuite`, and give it the fixture `embedder`. Its scope may be the
+session if it loads slowly.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ BLANK_TEXTS = ("", " ", "\n\n\t ")
 
 
 class EmbedderSuite:
-    """Exactly the same vector for the same text, whatever the batch: a re-ingested chunk must be recognised."""
+    """The tests of an embedder. The same text must have exactly the same vector in every batch."""
 
     def test_it_has_a_name_and_a_size(self, embedder: Embedder) -> None:
         assert embedder.name == embedder.name.strip() != ""

@@ -1,4 +1,4 @@
-"""A store that wraps another and fails by a plan: before, after (the lost answer), late, twice, out of order."""
+"""A store that wraps another store and injects planned faults: lost, late and repeated requests, lost answers."""
 
 import contextlib
 import functools
@@ -11,28 +11,27 @@ from pair import errors
 from pair.blobs.contract import Blob, BlobInfo, BlobStore, BlobUnchanged, Version, VersionMismatchError
 
 Fault = Literal["none", "before", "after", "twice", "delay", "late", "again"]
-"""`before`: nothing happens, then E206. `after`: it happens, then E206. `twice`: the request arrives a second time, and
-that answer is the one that is heard. `delay`: the hook is called first. `late`: E206 now, and a write arrives whenever
-the owner of the store lets it, behind requests that were made after it. `again`: all is well, and a write arrives once
-more when the owner lets it."""
+"""`before`: the request is lost (E206). `after`: the answer is lost (E206). `twice`: the request arrives twice, and the
+second answer is returned. `delay`: the hook runs first. `late`: E206, and a write arrives later, when the test runs
+it. `again`: the request succeeds, and a write arrives a second time when the test runs it."""
 
 Plan = Callable[[str, str], Fault]
 """Returns the fault of an operation (by its name) on a key."""
 
 Arrival = Callable[[], None]
-"""A write that is still under way: call it when it arrives. The answer is lost."""
+"""A delayed write. Call it to let the write arrive. Its answer is lost."""
 
 _Answer = TypeVar("_Answer")
 
 
 class Dice(Protocol):
-    """`random.Random` is one."""
+    """A source of random numbers, such as `random.Random`."""
 
     def random(self) -> float: ...
 
 
 def planned(faults: Iterable[Fault], *, only: Sequence[str] = ()) -> Plan:
-    """Plan one fault for each request, in this order, then none; only for requests named in `only`, if any are."""
+    """Plan one fault for each request, in this order, then none. `only`: the operations that count; empty for all."""
     waiting = iter(list(faults))
     lock = threading.Lock()
 
@@ -46,7 +45,7 @@ def planned(faults: Iterable[Fault], *, only: Sequence[str] = ()) -> Plan:
 
 
 def drawn(dice: Dice, *, share: float, kinds: Sequence[Fault] = ("before", "after", "twice", "delay")) -> Plan:
-    """Plan a fault for this share of the requests, the same ones for the same dice as long as one thread asks."""
+    """Plan a fault for this share of the requests. In one thread, equal dice give equal faults."""
     lock = threading.Lock()
 
     def plan(_operation: str, _key: str) -> Fault:
@@ -58,7 +57,7 @@ def drawn(dice: Dice, *, share: float, kinds: Sequence[Fault] = ("before", "afte
 
 
 class FaultyStore:
-    """`on_late` is given each write that arrives later than its answer."""
+    """A store with planned faults. `on_late` receives each delayed write."""
 
     def __init__(
         self,
@@ -68,14 +67,11 @@ class FaultyStore:
         on_delay: Callable[[], None] = lambda: None,
         on_late: Callable[[Arrival], None] = lambda _: None,
     ) -> None:
+        self.address = store.address
         self._store = store
         self._plan = plan
         self._on_delay = on_delay
         self._on_late = on_late
-
-    @property
-    def address(self) -> str:
-        return self._store.address
 
     def get(self, key: str) -> Blob | None:
         return self._send("get", key, lambda: self._store.get(key))
@@ -102,7 +98,7 @@ class FaultyStore:
 
     def upload(self, key: str, path: Path) -> Version:
         def with_content() -> Callable[[], Version]:
-            return functools.partial(self._store.put, key, path.read_bytes())  # the file may be gone by then
+            return functools.partial(self._store.put, key, path.read_bytes())  # the file may be deleted later
 
         return self._send("upload", key, lambda: self._store.upload(key, path), with_content)
 
@@ -131,7 +127,7 @@ class FaultyStore:
         act: Callable[[], _Answer],
         later: Callable[[], Callable[[], object]] | None = None,
     ) -> _Answer:
-        """`later` makes the part of a write that arrives later; a read that arrives late has no reader."""
+        """Send a request with its planned fault. `later` returns the write that may arrive later; None for a read."""
         fault = self._plan(operation, key)
         if fault in {"late", "again"} and later is not None:
             self._on_late(functools.partial(_arrive, later()))

@@ -1,7 +1,7 @@
-"""What every kind of lease must do, as tests.
+"""Tests that every kind of lease must pass.
 
-Name a class `Test…`, make it inherit from `LeaseSuite`, and give it two fixtures: `leases`, and `rival`, by which
-another process would ask for the same leases. Both may be one object where leases live in one process.
+Name a class `Test…`, make it inherit from `LeaseSuite`, and give it two fixtures: `leases`, and `rival`, which another
+process would use for the same leases. Both may be one object if leases exist only in one process.
 """
 
 import itertools
@@ -22,7 +22,7 @@ WRITERS, TURNS = 3, 24
 
 
 class LeaseSuite:
-    """Short leases really end: nothing here knows what clock they live by."""
+    """The tests of leases. Short leases end in real time, because the tests do not control the clock."""
 
     def test_free_lease_is_had_at_once(self, leases: Leases) -> None:
         lease = leases.acquire("kb", seconds=LONG_SECONDS)
@@ -121,7 +121,7 @@ class LeaseSuite:
         rival.acquire("kb", seconds=LONG_SECONDS)
 
     def test_writers_without_pauses_take_turns(self, leases: Leases, rival: Leases) -> None:
-        """Each has a queue of its own, as if it was a process. Counted until the first has had its turns."""
+        """Each writer has its own queue, like a process. The test ends when one writer has had all its turns."""
         barrier, turns, is_over = threading.Barrier(WRITERS), list[int](), threading.Event()
 
         def write(number: int) -> None:
@@ -139,7 +139,7 @@ class LeaseSuite:
 
         with ThreadPoolExecutor(WRITERS) as pool:
             list(pool.map(write, range(WRITERS)))
-        assert min(turns.count(number) for number in range(WRITERS)) >= 1, "nobody is left out"
+        assert min(turns.count(number) for number in range(WRITERS)) >= 1, "every writer has a turn"
 
     def test_waiting_ends_with_who_holds_it_after_all_attempts(self, leases: Leases, rival: Leases) -> None:
         lease, pauses = leases.acquire("kb", seconds=LONG_SECONDS), list[int]()
@@ -159,7 +159,7 @@ class LeaseSuite:
 
 
 def _renew_in_time(leases: Leases) -> tuple[Lease, Lease]:
-    """Return a short lease before and after its renewal. A busy machine may need more than one attempt."""
+    """Return a short lease and its renewal. A busy machine may need more than one attempt."""
     while True:
         lease = _when_free(leases, "kb", seconds=SHORT_SECONDS)
         try:

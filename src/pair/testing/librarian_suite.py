@@ -1,7 +1,7 @@
-"""What every librarian must do, as tests: the five that the specification demands.
+"""Tests that every librarian must pass: the five that the specification demands.
 
-Name a class `Test…`, make it inherit from `LibrarianSuite`, and give it the fixture `case`: a librarian, and questions
-of each kind. One that never fails, never hands over or is never slow leaves out the question of that kind.
+Name a class `Test…`, make it inherit from `LibrarianSuite`, and give it the fixture `case`: a librarian, and a question
+of each kind. Omit the question of a kind that does not apply, such as a slow one.
 """
 
 import asyncio
@@ -16,28 +16,28 @@ from pair.librarians.rules import fault_of
 
 SHORT_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0
-"""For a busy machine: far more than is needed, far less than a librarian that ignores its limit would take."""
+"""Margin for a busy machine: far less than a librarian that ignores its limit would take."""
 
 
 @dataclass(frozen=True)
 class LibrarianCase:
-    """A librarian, and what to ask it."""
+    """A librarian and questions for it."""
 
     librarian: Librarian
     answered: str
-    """A question that it answers."""
+    """A question that the librarian answers."""
     failing: str = ""
     """A question that it answers with an error."""
     handed_over: str = ""
-    """A question that it hands to one of `colleagues`."""
+    """A question that it delegates to one of `colleagues`."""
     slow: str = ""
-    """A question that takes longer than the suite waits, unless it is stopped."""
+    """A question that takes longer than the suite waits, unless it is cancelled."""
     colleagues: tuple[str, ...] = ()
     context: Context = field(default_factory=Context)
 
 
 class LibrarianSuite:
-    """Every response is valid by the rules of the specification, and nothing is ever raised."""
+    """The tests of a librarian. Every response must be valid, and nothing may be raised."""
 
     def test_happy_path_a_question_is_answered(self, case: LibrarianCase) -> None:
         response = _ask(case, case.answered)
@@ -85,7 +85,7 @@ class LibrarianSuite:
 
 
 def _ask(case: LibrarianCase, query: str) -> Response:
-    """Ask the librarian itself, without the guard around it."""
+    """Ask the librarian directly, without dispatch."""
     known = tuple(Delegate(name, name) for name in case.colleagues)
     given = Context(
         user=case.context.user,

@@ -1,4 +1,4 @@
-"""Letters of every script, token estimates, characters that no index should hold, and words that say nothing."""
+"""Letters of every script, token estimates, unprintable characters and stop words."""
 
 import re
 
@@ -7,7 +7,7 @@ KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
 WIDE = re.compile(f"[{IDEOGRAPHS}\u3041-\u30ff\uac00-\ud7a3]+")
 """Runs of Chinese, Japanese and Korean writing."""
 
-# `\w` leaves out the vowel signs without which words of these scripts fall apart: Hebrew, Arabic, India, Thai to Khmer.
+# `\w` lacks the vowel signs of these scripts, without which words fall apart: Hebrew, Arabic, India, Thai to Khmer.
 LETTER = (
     r"\w\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
     r"\u0e00-\u0fff\u1000-\u1049\u1780-\u17d3\u200c\u200d"
@@ -15,7 +15,7 @@ LETTER = (
 CAPITAL = "A-Z\u00c0-\u00d6\u00d8-\u00de\u0391-\u03a9\u0410-\u042f"
 
 _LATIN_CHARACTERS_PER_TOKEN = 4
-# Controls but for tab and line ends; marks that reorder or hide text; halves of characters, which cannot be written.
+# Controls except tab and line ends, and marks that reorder or hide text.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 )
@@ -23,7 +23,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def estimate_tokens(text: str) -> int:
-    """Count about one for four Latin characters, two of other alphabets, or one of Chinese, Japanese or Korean."""
+    """Return about one token for 4 Latin characters, 2 of other alphabets, or 1 of Chinese, Japanese or Korean."""
     if text.isascii():
         return -(-len(text) // _LATIN_CHARACTERS_PER_TOKEN)
     others = WIDE.sub("", text)
@@ -32,7 +32,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def drop_unprintable(text: str) -> str:
-    """Remove control and invisible characters, and replace surrogates."""
+    """Return the text without control and invisible characters, and with surrogates replaced."""
     return replace_surrogates(_UNPRINTABLE.sub("", text))
 
 
@@ -42,11 +42,12 @@ def replace_surrogates(text: str) -> str:
 
 
 def join_lines(text: str) -> str:
+    """Return the text with each run of whitespace as one blank."""
     return " ".join(text.split())
 
 
 def clip(text: str, limit: int) -> str:
-    """Cut to at most `limit` characters, between words where there are any."""
+    """Return at most `limit` characters of a text, cut between words if possible."""
     if len(text) <= limit:
         return text
     cut = text[: limit - 1]
@@ -121,15 +122,7 @@ _CALENDAR = """
 january february march april may june july august september october november december monday tuesday wednesday
 thursday friday saturday sunday
 """
-_QUERY = """
-a about also am an and any are as at be because been being between but by can could did do does during each for
-from had has have he her his how i if in into is it its may me might must my no not of on or other our shall she
-should so some such than that the their them then there these they this through to was we were what when where which
-while who whom whose why will with would you your
-"""
 ENGLISH = frozenset(_ENGLISH.split())
 STOP_WORDS = frozenset((_ENGLISH + _GERMAN + _FRENCH + _SPANISH + _ITALIAN + _PORTUGUESE + _DUTCH + _RUSSIAN).split())
 UNTELLING = STOP_WORDS | frozenset(_CALENDAR.split())
-"""Also months and days: they are in every log and letter."""
-QUERY_STOP_WORDS = frozenset(_QUERY.split())
-"""Left out of queries only: what is stored is found by any word of it, alone or in a phrase."""
+"""Stop words, months and days: every log and letter has them."""

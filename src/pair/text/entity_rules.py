@@ -1,7 +1,7 @@
-"""Find entities and edges by rules of writing alone: names, acronyms, codes, dates, numbers, quoted titles.
+"""Find entities and edges by rules: names, acronyms, codes, dates, numbers, quoted titles.
 
 Invariants
-    The same chunks give the same graph, and a name is canonical by itself: one entity in two shards is one.
+    The same chunks give the same graph. A canonical name depends on the name alone, so all shards agree on it.
     The time is linear in the length of the text, and a chunk has a bounded number of entities and edges.
 """
 
@@ -18,18 +18,18 @@ from pair.text.characters import CAPITAL, ENGLISH, UNTELLING
 from pair.values import GraphRows
 
 NAME = "text-1"
-"""Of these rules: a graph that other rules would make has another name."""
+"""The name of these rules. It changes when the same text would get another graph."""
 TOGETHER = "together"
 """The kind of an edge between entities of one chunk."""
 ALIAS = "alias"
 """The kind of an edge between an acronym and its long form."""
 
 MOST_ENTITIES = 16
-"""Of a chunk: a paragraph names fewer, and a list of names tells little of each."""
+"""Entities of a chunk. A paragraph names fewer, and a list of names tells little about each."""
 MOST_EDGES = 3
-"""Of a chunk, between its strongest entities: that others stand beside them is what the mentions say."""
+"""Edges of a chunk, between its strongest entities. Mentions already show which others occur with them."""
 MOST_TITLE_WORDS = 8
-"""A longer title is a sentence: what it names counts, not the whole."""
+"""A longer title is a sentence: its names are entities, the title is not."""
 _STRONGEST = 3
 _MOST_NAME_WORDS = 8
 _MOST_NAME_CHARACTERS = 80
@@ -42,14 +42,14 @@ _WORD_WEIGHT = 0.8
 _DATE_WEIGHT = 0.5
 _PART_WEIGHT = 0.4
 _UNSURE_WEIGHT = 0.3
-"""A capital that a sentence may owe to its beginning."""
+"""A capitalised word that may only begin a sentence."""
 _NUMBER_WEIGHT = 0.3
 TITLE_WEIGHT = 2.0
-"""What the title of a document adds to its mention in each chunk."""
+"""The weight that the title of a document adds to its mention in each chunk."""
 
 _LETTER = r"[^\W\u2e80-\U0003ffff]"
-"""Of words that are written with spaces between them."""
-# The capital comes first and what stands before it afterwards: so the search runs from capital to capital.
+"""A letter of a script that separates words by spaces."""
+# The capital comes before the look-behind, so that the search jumps from capital to capital.
 _FIRST = rf"[{CAPITAL}](?<!{_LETTER}.)(?<![.-].)"
 _REST = rf"(?:{_LETTER}|-(?={_LETTER}))*+(?:['\u2019][{CAPITAL}]{_LETTER}*+)?"
 _SHORTENED = rf"(?:\.[{CAPITAL}])*+\.|(?:r|rs|s|t|rof|en|ov|ol)\.(?= [{CAPITAL}])"
@@ -57,7 +57,7 @@ _PART = rf"(?:{_SHORTENED}|{_REST})"
 _JOINT = r"(?:(?:of|the|de|la|le|du|des|del|di|da|van|von|der|den|el|al|bin|&) ){0,2}"
 _BETWEEN_PARTS = re.compile(r" of (?:the )?")
 _JOINED = re.compile(r" (?:of|the|de) |\d$")
-"""Names whose last word alone is another name."""
+"""Names whose last word alone means something else."""
 _CODE = re.compile(
     r"--?[A-Za-z][\w-]+"  # --no-kb
     r"|(?:\.{0,2}/)?\w[\w.@-]*(?:/[\w.@-]+)+"  # src/main.c
@@ -98,7 +98,7 @@ _SENTENCE_ENDS = frozenset(".!?:\u2026\n\u3002")
 
 @functools.cache
 def _name_pattern() -> re.Pattern[str]:
-    """Compile the pattern when it is needed: it takes as long as a whole search."""
+    """Compile the pattern when it is first needed: that takes as long as a whole search."""
     return re.compile(rf"{_FIRST}{_PART}(?: {_JOINT}[{CAPITAL}]{_PART})*(?: \d++(?:\.\d++)*(?!\w))?")
 
 
@@ -108,20 +108,24 @@ class DocumentText:
 
     title: str
     chunks: Sequence[str]
+    id: str = ""
+    url: str = ""
 
 
 class Grapher(Protocol):
-    """Makes the graphs of documents that come without one."""
+    """Makes the graphs of documents that have none."""
 
     @property
     def name(self) -> str:
-        """Changes when the same documents would get other graphs."""
+        """A name that changes when the same documents would get other graphs."""
         ...
 
     def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]: ...
 
 
 class TextGrapher:
+    """Makes graphs by these rules."""
+
     name = NAME
 
     def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]:
@@ -133,7 +137,7 @@ class TextGrapher:
 
 @functools.lru_cache(maxsize=1 << 16)
 def canonical_name(name: str) -> str:
-    """Return one spelling: without case, accents, articles, possessives, dots of initials, common plurals."""
+    """Return a name without case, accents, articles, possessives, dots of initials and common plural endings."""
     if not name.isascii():
         name = _MARKS.sub("", unicodedata.normalize("NFKD", name))
         name = unicodedata.normalize("NFKC", name).replace("\u2019", "'")
@@ -151,7 +155,7 @@ def canonical_name(name: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """Remove a plural ending, so that a name in a list and one in a sentence meet: a key, not good English."""
+    """Return a word without a plural ending. The result is a key and need not be a word."""
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is", "as", "os")):
         return word
     if word.endswith("ies") and len(word) > 4:
@@ -161,7 +165,7 @@ def _singular(word: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 10)
 def title_entity(title: str) -> str:
-    """Return the entity that a document with this title is about; "" for none, and for a sentence."""
+    """Return the entity that a document with this title is about; "" for none or for a sentence."""
     plain = _BRACKETS.sub("", title) if "(" in title or "[" in title else title
     if len(plain.split()) > MOST_TITLE_WORDS or len(plain) > _MOST_NAME_CHARACTERS:
         return ""
@@ -172,7 +176,7 @@ def title_entity(title: str) -> str:
 
 
 def build_graph(title: str, chunks: Sequence[str]) -> GraphRows:
-    """Return mentions and edges of one document, whose title is an entity of each of its chunks."""
+    """Return the mentions and edges of one document. Its title is an entity of each of its chunks."""
     about = title_entity(title)
     reading = _TextScan()
     named_in_title = reading.weights_of(title) if title and not about else {}
@@ -196,14 +200,14 @@ def find_question_entities(question: str) -> tuple[str, ...]:
 
 
 class _TextScan:
-    """One document from its beginning on: what was introduced in full is known by its short form from then on."""
+    """The state of reading one document: a short form refers to the full name introduced before it."""
 
     def __init__(self) -> None:
         self._by_last_word: dict[str, str] = {}
         self._aliases: dict[str, str] = {}
 
     def weights_of(self, text: str) -> dict[str, float]:
-        """Return how strongly a text is about each entity: more often is more, but less and less so."""
+        """Return the weight of each entity in a text. It grows with the logarithm of the number of mentions."""
         text = text[:_MOST_CHUNK_CHARACTERS]
         if "(" in text:
             self._learn_acronyms(text)
@@ -224,7 +228,7 @@ class _TextScan:
         return {name: weight * (1 + math.log2(counts[name])) for name, weight in strongest.items()}
 
     def edges(self, best: Sequence[tuple[str, float]]) -> Iterator[tuple[str, str, str, float]]:
-        """Between the strongest: a pair tells more when both are strong and the chunk names little else."""
+        """Yield edges between the strongest entities, heavier if both are strong and the chunk names few others."""
         for (first, one), (second, two) in itertools.combinations(best[:_STRONGEST], 2):
             yield first, second, TOGETHER, round(math.sqrt(one * two / len(best)), 3)
         if self._aliases:
@@ -234,7 +238,7 @@ class _TextScan:
                     yield short, self._aliases[short], ALIAS, 1.0
 
     def _learn_acronyms(self, text: str) -> None:
-        """Learn from `World Health Organization (WHO)`."""
+        """Learn acronyms from text such as `World Health Organization (WHO)`."""
         for match in _ACRONYM.finditer(text):
             before = text[max(0, match.start() - 120) : match.start()]
             long_form = _long_form(before, match[1])
@@ -244,7 +248,7 @@ class _TextScan:
 
 
 def _long_form(before: str, acronym: str) -> str:
-    """Return the words before an acronym whose initials it is; "" if there are none."""
+    """Return the words before an acronym whose initials form it; "" if there are none."""
     letters = [letter for letter in acronym.casefold() if letter.isalpha()]
     words = list(_LONG_FORM_WORD.finditer(before))
     while words and letters:
@@ -262,10 +266,10 @@ def _long_form(before: str, acronym: str) -> str:
 
 def _find_occurrences(text: str) -> list[tuple[str, float]]:
     occurrences: list[tuple[str, float]] = []
-    if not text.isupper():  # where all is in capitals, capitals say nothing
+    if not text.isupper():  # in a text of capitals, they do not mark names
         for name in _name_pattern().finditer(text):
             occurrences += _in_name(name[0], _is_beginning(text, name.start()))
-    # Most words are plain, and quick questions tell them.
+    # A quick check skips plain words, which are most of them.
     for word in text.split():
         if not (word.isalpha() and (word.islower() or word.istitle())):
             occurrences += _in_word(word)
@@ -278,7 +282,7 @@ def _find_occurrences(text: str) -> list[tuple[str, float]]:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _in_word(word: str) -> tuple[tuple[str, float], ...]:
-    """Return codes and numbers."""
+    """Return the code or number in a word, with its weight."""
     word = word.strip(_OUTSIDE)
     if word.isalpha() and (word.islower() or word.istitle() or word.isupper()):
         return ()
@@ -303,7 +307,7 @@ def _date(match: re.Match[str]) -> tuple[str, float]:
 
 
 def _is_beginning(text: str, start: int) -> bool:
-    """Return whether a sentence, a line or a quotation begins here."""
+    """Tell whether a sentence, a line or a quotation begins here."""
     before = text[max(0, start - 3) : start].rstrip(" \t\"'\u201c\u201e\u2018(*_#-")
     return not before or before[-1] in _SENTENCE_ENDS
 
@@ -330,7 +334,7 @@ def _in_name(run: str, is_beginning: bool) -> tuple[tuple[str, float], ...]:
 
 
 def _is_common(words: Sequence[str]) -> bool:
-    """Return whether this is a day, a month, or a word that begins a sentence in another language."""
+    """Tell whether this is a day, a month, or a stop word at the beginning of a sentence."""
     first = words[0].casefold()
     return (
         (first in UNTELLING or first in _MONTHS) and not words[0].isupper() and (len(words) == 1 or words[1].isdigit())

@@ -1,19 +1,16 @@
-"""Read the structure of Markdown: headings, blocks that belong together, paragraphs, items and rows; sentences.
+"""Parser for the structure of Markdown: headings, blocks, paragraphs, items, rows and sentences.
 
 Invariants
-    Headings and blocks are in the order of the text, and none overlaps another. The rest, and any other text, is prose.
-    The time is linear in the length of the text: nothing is read again that was taken for a block.
+    Headings and blocks follow the order of the text and do not overlap. All other text is prose.
+    The time is linear in the length of the text: a parsed block is not parsed again.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
-from pair.text.tokenizer import find_words
-
 LONGEST_HEADING = 200
-"""In characters. What is longer is a paragraph that looks like a heading, and says nothing in short."""
+"""In characters. A longer heading is treated as a paragraph."""
 
 _INDENT = r"(?P<indent> {0,3}+)"
 _LINE_END = r"(?=\r?\n|\Z)"
@@ -49,17 +46,17 @@ _BULLET = re.compile(r"\s*[•·]\s+")
 _ITEM = re.compile(r"\s*(?:[-*+•·]|\d{1,9}[.)])\s+|\s*>[\s>]*")
 _LAST_BLANK_LINE = re.compile(r"(?s:.*)\n[ \t\r]*\n")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-# As many reStructuredText files have it; the first two are Markdown's.
+# Common levels of reStructuredText; the first two are those of Markdown.
 _UNDERLINED = {"=": 1, "-": 2, "~": 3, "^": 4}
 
 
 class Heading(NamedTuple):
     start: int
     end: int
-    """Of its last line."""
+    """The end of its last line."""
     level: int
     title: str
-    """Without its marks."""
+    """The text of the heading without marks."""
 
 
 class Block(NamedTuple):
@@ -68,20 +65,20 @@ class Block(NamedTuple):
     start: int
     end: int
     parts: "tuple[Block, ...]" = ()
-    """What should stay whole when the block cannot."""
+    """Parts to keep whole when the block has to be split."""
     kind: str = ""
-    """The group of the mark that it begins with; "front matter"."""
+    """The group name of its first mark, or "front matter"."""
 
 
 class TextBlock(NamedTuple):
-    """A piece of text that is read by itself."""
+    """A unit of text: a paragraph, an item, a row or the like."""
 
     kind: str
-    """heading, paragraph, item, table head, row, code, front matter"""
+    """One of heading, paragraph, item, table head, row, code, front matter."""
     start: int
     end: int
     level: int = 0
-    """Of a heading."""
+    """The level of a heading; 0 for other kinds."""
 
 
 class Structure(NamedTuple):
@@ -145,7 +142,7 @@ def _strip_fences(text: str, block: Block) -> TextBlock:
 def _read_lines(
     text: str, start: int, end: int, *, has_items: bool = False, is_table: bool = False
 ) -> Iterator[TextBlock]:
-    """Yield the paragraphs between two places. A row stands on one line; an item begins with a mark and goes on."""
+    """Yield the paragraphs, items and rows between two places. A row is one line; an item may have several."""
     kind, begin = "", start
     while start < end:
         newline = text.find("\n", start, end)
@@ -175,7 +172,7 @@ class _BlockReader:
         self.blocks: list[Block] = []
 
     def read(self, mark: re.Match[str]) -> int:
-        """Take what begins with the mark, and return where to go on: at the end of a line, or before it."""
+        """Parse what starts at the mark, and return where to continue: at or before the end of a line."""
         return self._READERS[mark.lastgroup or ""](self, mark)
 
     def _read_heading(self, mark: re.Match[str]) -> int:
@@ -215,7 +212,7 @@ class _BlockReader:
 
     def _read_list(self, mark: re.Match[str]) -> int:
         line, marker = mark.start("indent"), mark["list"]
-        # A year at the beginning of a line begins no list, unless a new paragraph begins there.
+        # A number such as a year starts a list only at the start of a paragraph.
         if marker[0].isdigit() and marker[:-1] != "1" and self._paragraph_above(line) is not None:
             return mark.end()
         end, items = _ListReader(self._text).read(line)
@@ -248,7 +245,7 @@ class _BlockReader:
         block = self._trim(start, end)
         if block.start < block.end:
             self.blocks.append(Block(block.start, block.end, parts, kind))
-        # The newline that ends the block begins the next mark.
+        # The newline that ends the block is also the start of the next mark.
         self._done = end - 1 if end > start and self._text[end - 1] == "\n" else end
         return self._done
 
@@ -259,7 +256,7 @@ class _BlockReader:
 
     def _take_underlined(self, above: int, line: int, end: int, sign: str) -> int:
         lines = [row.strip() for row in self._text[above:line].splitlines()]
-        # A line over the title is as much part of its frame as the one under it.
+        # A title may have a line above it as well as below it.
         title = " ".join(row for row in lines if row.strip("=-~^"))
         if not title:
             return end
@@ -280,7 +277,7 @@ class _BlockReader:
         return len(self._text[above : line - 1].rpartition("\n")[2].strip())
 
     def _paragraph_above(self, line: int) -> int | None:
-        """Return where the paragraph begins that ends just before this line; None if there is none, or a long one."""
+        """Return the start of the paragraph just before this line; None if there is none or it is too long."""
         first = max(self._done, line - 1 - LONGEST_HEADING)
         window = self._text[first : max(line - 1, first)]
         if window.rpartition("\n")[2].strip() == "":
@@ -301,7 +298,7 @@ class _ListReader:
         self._text = text
         self._starts: list[int] = []
         self._fences: list[list[Block]] = []
-        """Of each item."""
+        """The fenced code of each item."""
 
     def read(self, line: int) -> tuple[int, tuple[Block, ...]]:
         """Return the end of the list that begins with this line, and its items."""
@@ -338,7 +335,7 @@ class _ListReader:
 
 
 def _fence_end(text: str, place: int, marks: str, closing: re.Pattern[str]) -> int:
-    """Return where the code ends that these marks opened; without a closing fence, all that follows is code."""
+    """Return the end of a fenced block; without a closing fence, it is the end of the text."""
     for match in closing.finditer(text, place):
         if match[1][0] == marks[0] and len(match[1]) >= len(marks):
             return match.end()
@@ -352,88 +349,27 @@ def _plain(title: str) -> str:
 
 # ── sentences ──────────────────────────────────────────────────────────────────────────────────────
 
-_LONGEST = 600
-_EXCERPT = 300
-"""In characters: what is longer than the first is no sentence, and is quoted in pieces of about the second."""
 _SHORTEST_WORDS = 3
+"""Minimum number of words in a statement."""
 
 _DENSE_END = "。\uff01\uff1f"
 _END = re.compile(r"[.!?]+[\"'\u201d\u2019)\]]{0,2}\s+(?=[\"'\u201c\u2018(\[`*_]{0,3}[^\W_a-z])|[" + _DENSE_END + r"]+")
-# A full stop behind these ends no sentence.
+# A full stop after these does not end a sentence.
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|cf|vs|etc|approx|ca|no|fig|figs|eq|sec|ch|vol|pp?|dr|mr|mrs|ms|prof|st|inc|ltd|jr|sr|al)|\b[A-Z])\.\s*$",
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"\[[^\]]*\]\([^)]*\)|https?://\S+")
-_BLANKS = re.compile(r"\s+")
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    text: str
-    """On one line, without the mark of a list."""
-    start: int
-    end: int
-    """In the passage."""
-    block: int
-    """Its paragraph, item, row or piece of code, by number."""
-
-
-def split_sentences(passage: str) -> list[Sentence]:
-    """Leave out headings, rules, mere links and what is too short to be a statement."""
-    sentences = []
-    for number, block in enumerate(read_blocks(passage)):
-        if block.kind in {"heading", "table head", "front matter"}:
-            continue
-        is_prose = block.kind in {"paragraph", "item"}
-        ends = find_sentences(passage, block.start, block.end) if is_prose else [(block.start, block.end)]
-        for long_start, long_end in ends:
-            for start, end in _cut(passage, long_start, long_end):
-                text = _BLANKS.sub(" ", passage[start:end]).strip()
-                if _is_statement(text):
-                    sentences.append(Sentence(text, start, end, number))
-    return sentences
-
-
-@dataclass(frozen=True, slots=True)
-class PassageWords:
-    """The sentences of a passage, and the words of a question that its title, its text and each sentence contain."""
-
-    sentences: list[Sentence]
-    in_title: frozenset[str]
-    in_text: frozenset[str]
-    in_sentences: list[frozenset[str]]
-    """Of the first sentences only, if there are many."""
-
-
-def find_passage_words(query: str, passages: Iterable[tuple[str, str]], most_sentences: int) -> list[PassageWords]:
-    """`passages`: title and text of each."""
-    read = []
-    for title, text in passages:
-        sentences = split_sentences(text)
-        texts = [title, text, *(sentence.text for sentence in sentences[:most_sentences])]
-        in_title, in_text, *in_sentences = find_words(query, texts)
-        read.append(PassageWords(sentences, in_title, in_text, in_sentences))
-    return read
-
-
-def _is_statement(text: str) -> bool:
+def is_statement(text: str) -> bool:
+    """Return whether a text is a statement: more than links or one or two words."""
     words = _ADDRESS.sub("", text).split()
     return len(words) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END)
 
 
-def _cut(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the whole, or pieces between blanks where it is too long."""
-    while end - start > _LONGEST:
-        blank = max(passage.rfind(" ", start, start + _EXCERPT), passage.rfind("\n", start, start + _EXCERPT))
-        cut = blank + 1 if blank > start else start + _EXCERPT
-        yield start, cut
-        start = cut
-    yield start, end
-
-
 def find_sentences(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield where the sentences of a paragraph begin and end; a full stop behind an abbreviation ends none."""
+    """Yield the start and end of each sentence of a paragraph; abbreviations do not end a sentence."""
     begin = start
     for stop in _END.finditer(passage, start, end):
         if not _ABBREVIATION.search(passage, begin, stop.end()):

@@ -1,7 +1,7 @@
-"""Read what a source is about: title, first sentences, headings or names, and its distinctive words.
+"""Outline a source: title, first sentences, headings or names, and distinctive words.
 
 Invariants
-    Time is linear in the text: a pattern either excludes the character it starts with from its inside, or is bounded.
+    Time is linear in the text: a pattern either does not match its first character again, or is bounded.
 """
 
 import html
@@ -37,7 +37,7 @@ _INLINE = (
     (re.compile(rf"</?(?:{_INLINE_TAGS})(?:\s[^<>\n]{{0,500}})?>", re.IGNORECASE), ""),
     (re.compile(r"<[A-Za-z/!?][^<>\n]{0,500}>"), " "),
     (re.compile(r"https?://[^\s<>\"')\]]{1,500}"), ""),
-    # What stands before is looked at last: an expression that starts with a character is found faster.
+    # The look-behind follows the character, because a pattern that starts with a character is found faster.
     (re.compile(r"\*(?<![\w*]\*)\*{0,2}([^\s*][^*\n]{0,300})\*{1,3}"), r"\1"),
     (re.compile(r"_(?<!\w_)([^_\n]{1,300})_(?!\w)"), r"\1"),
     (re.compile(r"__(?<!\w__)([^_\n]{1,300})__(?!\w)"), r"\1"),
@@ -94,13 +94,13 @@ class OutlinePart:
 class Outline:
     title: str = ""
     lead: Sequence[str] = ()
-    """The first sentences that say something."""
+    """The first informative sentences."""
     parts: Sequence[OutlinePart] = ()
     parts_label: str = "Sections"
     body: str = ""
-    """Plain text; what stands on a line of its own is a new sentence."""
+    """Plain text; each line begins a new sentence."""
     marked: Sequence[str] = ()
-    """What the author set apart as code."""
+    """Text that the author marked as code."""
 
 
 def _is_licence(paragraph: str) -> bool:
@@ -109,7 +109,7 @@ def _is_licence(paragraph: str) -> bool:
 
 
 def _first_sentences(paragraphs: Sequence[str], *, most: int = 3) -> list[str]:
-    """Pass over the licence unless there is nothing else, and over a sentence that only announces a list."""
+    """Return the first sentences, without licences and introductions of lists unless there is nothing else."""
     telling = [paragraph for paragraph in paragraphs[:50] if not _is_licence(paragraph)] or paragraphs
     sentences = []
     for paragraph in telling[:most]:
@@ -138,7 +138,7 @@ def read_html(text: str) -> Outline:
         "description": join_lines(html.unescape(content[1] or content[2])) if content else "",
     }
     marked = [html.unescape(code) for code in _HTML_CODE.findall(text)]
-    # A line end means nothing in HTML; a tag does.
+    # In HTML, tags separate blocks and line ends do not.
     flat = join_lines(_drop_hidden_elements(text))
     for pattern, layout in _HTML_LAYOUT:
         flat = pattern.sub(layout, flat)
@@ -146,7 +146,7 @@ def read_html(text: str) -> Outline:
 
 
 def _read_page(text: str, fields: dict[str, str], marked: Sequence[str]) -> Outline:
-    """Lists, tables and quotations are a lead only when there are no sentences; code only when there is nothing."""
+    """Outline a page. Lists and tables are the lead only if there is no prose; code only if there is nothing else."""
     headings: list[OutlinePart] = []
     prose: list[str] = []
     others: list[str] = []
@@ -172,7 +172,7 @@ def _read_page(text: str, fields: dict[str, str], marked: Sequence[str]) -> Outl
     if headings and (not title or title.casefold().startswith(headings[0].name.casefold()[:40])):
         title, headings = headings[0].name, headings[1:]
     elif headings and all(part.level > headings[0].level for part in headings[1:]):
-        # The title of the page itself, beside the one in its front matter.
+        # The page has a title of its own besides the one in its front matter.
         announced, headings = [headings[0].name, *announced], headings[1:]
     names = {title, *(part.name for part in headings)}
     said = [paragraph for paragraph in prose if paragraph not in names]
@@ -233,7 +233,7 @@ def _strip_heading(content: str) -> str:
 
 
 def _find_plain_headings(text: str, blocks: Sequence[TextBlock]) -> list[TextBlock]:
-    """Find headings of plain text: short, after an empty line, before an empty or indented one, without a full stop."""
+    """Mark short lines without a full stop as headings if an empty or indented line follows them."""
     read: list[TextBlock] = []
     for block in blocks:
         first, _, rest = text[block.start : block.end].partition("\n")
@@ -246,7 +246,7 @@ def _find_plain_headings(text: str, blocks: Sequence[TextBlock]) -> list[TextBlo
         read.append(TextBlock("heading", block.start, end, 1))
         if rest.strip():
             read.append(TextBlock("paragraph", end, block.end))
-    # Where every other line is like that, it is a list or a poem.
+    # If half of the lines are like that, the text is a list or a poem.
     count = sum(block.kind == "heading" for block in read)
     return read if count * 2 <= sum(bool(line.strip()) for line in text.split("\n")) + 1 else list(blocks)
 
@@ -268,7 +268,7 @@ def read_code(text: str) -> Outline:
     comments = [comment for comment in _read_comments(text) if not _is_licence(comment)]
     levels: dict[str, int] = {}
     for indent, name in _NAME.findall(text):
-        # What is private says least about what a file is for.
+        # Private names say least about the purpose of a file.
         levels.setdefault(name, (2 if indent else 1) + 2 * name.startswith("_"))
     return Outline(
         lead=_first_sentences(comments, most=1),
@@ -279,7 +279,7 @@ def read_code(text: str) -> Outline:
 
 
 def _read_comments(text: str) -> Iterator[str]:
-    """Yield each run of comments as a paragraph without marks; leave out those for tools."""
+    """Yield each run of comments as a paragraph without marks. Comments for tools are left out."""
     paragraph: list[str] = []
     for line in [*text.splitlines()[:_MAX_LINES], ""]:
         match = _COMMENT.match(line[:1_000])
@@ -329,10 +329,9 @@ _Offer = tuple[str, float, int]
 
 
 def find_key_terms(body: str, marked: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return two lists, the best first. `marked`: what the author set apart as code.
+    """Return names and words, each best first. `marked`: text that the author marked as code.
 
-    The first has codes, labels, proper names and dates, as they are written. The second has words that are used often
-    or look rare, in small letters.
+    Names are codes, labels, proper names and dates, as written. Words are frequent or long ones, in lower case.
     """
     body = body[:_MAX_TERM_TEXT]
     has_wide = not body.isascii() and WIDE.search(body) is not None
@@ -343,7 +342,7 @@ def find_key_terms(body: str, marked: Sequence[str]) -> tuple[list[str], list[st
     for token, count in tokens.items():
         (words if token.isalpha() and token.islower() else others)[token] = count
     offers = list(_find_marked(marked))
-    # Where all is in capitals, capitals say nothing.
+    # In a text of capitals, they do not mark names.
     if sum(token.isupper() for token in others) * 2 <= len(tokens):
         offers += _find_names(body, others)
     offers += _find_codes(others)
@@ -355,7 +354,7 @@ def find_key_terms(body: str, marked: Sequence[str]) -> tuple[list[str], list[st
     for term, weight, count in offers:
         if 1 < len(term) <= _MAX_TERM_CHARACTERS:
             scores[term] = max(weight * (1 + math.log2(count)), scores.get(term, 0))
-    # sorted() is stable, so what comes first in the text wins a tie.
+    # sorted() is stable, so the first in the text wins a tie.
     return sorted(scores, key=lambda term: -scores[term]), [*runs, *_rank_words(words, others)]
 
 
@@ -364,12 +363,12 @@ def _find_marked(marked: Sequence[str]) -> Iterator[_Offer]:
         term = " ".join(code.split())
         if len(term) > _MAX_MARKED_CHARACTERS or "<" in term or not _LETTERS.search(term):
             continue
-        # A whole command or expression is an example; a word or two are a name.
+        # One or two words are a name; a longer command or expression is an example.
         yield term, _MARKED_WEIGHT if term.count(" ") < 2 else _DATE_WEIGHT, count
 
 
 def _find_names(body: str, tokens: dict[str, int]) -> Iterator[_Offer]:
-    """Yield labels such as `RFC 3339`, names of several words, acronyms, and words with a capital in a sentence."""
+    """Yield labels such as `RFC 3339`, names of several words, acronyms, and capitalised words inside sentences."""
     starts = Counter(_SENTENCE_START.findall(body))
     inside = {token: count - starts[token] for token, count in tokens.items() if token[0].isupper()}
     labels = Counter(
@@ -398,7 +397,7 @@ def _find_codes(tokens: Mapping[str, int]) -> Iterator[_Offer]:
 
 
 def _is_random(token: str) -> bool:
-    """Return whether this is a hash or a key: nobody looks for them, and some are secret."""
+    """Tell whether a token is a hash or a key: users do not search for them, and some are secret."""
     run = _UNBROKEN.search(token, 0, _MAX_TERM_CHARACTERS)
     return run is not None and sum(character.isdigit() for character in run[0]) >= _RANDOM_DIGITS
 
@@ -408,7 +407,7 @@ def _is_telling(word: str) -> bool:
 
 
 def _trim_names(names: Iterable[str], inside: Mapping[str, int]) -> Iterator[str]:
-    """Leave out a first word that only begins sentences: `The Linux Kernel` is no name."""
+    """Yield names without first words that only begin sentences, such as `The` of `The Linux Kernel`."""
     for name in names:
         words = name.split(" ")
         while words and (inside.get(words[0], 0) <= 0 or words[0].casefold() in STOP_WORDS):
@@ -422,7 +421,7 @@ def _drop_possessive(token: str) -> str:
 
 
 def _rank_words(counts: dict[str, int], tokens: Mapping[str, int]) -> list[str]:
-    """`counts`: words in small letters. Words with capitals or hyphens are counted with them."""
+    """Return words, the best first. `counts`: lower-case words, to which those with capitals or hyphens are added."""
     for token, count in tokens.items():
         word = token.casefold() if token.isalpha() else _drop_possessive(token).casefold()
         if word.isalpha() or (word[0].isalpha() and not _NOT_IN_WORDS.search(word)):
@@ -441,7 +440,7 @@ def _rank_words(counts: dict[str, int], tokens: Mapping[str, int]) -> list[str]:
 
 
 def _is_short_word(word: str) -> bool:
-    """Below four letters Latin, Greek and Cyrillic words are mostly grammar; those of other scripts are not."""
+    """Tell whether a short word is informative: in Latin, Greek and Cyrillic script most short words are not."""
     return 2 <= len(word) < 4 and max(word) > "\u0530"
 
 
@@ -450,7 +449,7 @@ def _keep_hangul(run: re.Match[str]) -> str:
 
 
 def _find_repeated_runs(text: str) -> list[str]:
-    """Return two to four ideographs that come again, without those inside a longer one that was chosen."""
+    """Return repeated runs of two to four ideographs that neither contain a better one nor are part of it."""
     counts: Counter[str] = Counter()
     for run in _IDEOGRAPH_RUN.findall(text):
         for size in (2, 3, 4):

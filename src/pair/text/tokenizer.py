@@ -1,42 +1,31 @@
 """Split texts into the terms that keyword search counts, and parse queries.
 
 Invariants
-    Each piece of a text between blanks is analysed by itself: what a term is never depends on its neighbours.
-    A term is a function of the text alone, so two shards, or a text and a query, agree on it.
-    Words have places and count for the length of a text; extra terms (whole compounds, parts of camelCase) do not.
+    Each piece of a text between blanks is analysed separately: a term never depends on its neighbours.
+    Terms depend on the text and its language alone, so two shards, or a text and a query, agree on them.
+    Words have positions and count for the length of a text; extra terms (whole compounds, parts of camelCase) do not.
 """
 
 import functools
 import itertools
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import Stemmer
 
-from pair.text.characters import QUERY_STOP_WORDS
+from pair.text.languages import STOP_WORDS, stem_word
 
 VERSION = 1
-"""Goes into each index: terms of two versions cannot be compared."""
+"""Stored in each index: terms of different versions cannot be compared."""
 
 _LONGEST_WORD = 64
 _LONGEST_WHOLE = 200
 _CACHED_PIECE = 48
-"""Longer ones seldom come again."""
-
-
-def _ranges(characters: Iterable[int]) -> str:
-    """Return the inside of a character class."""
-    ranges: list[list[int]] = []
-    for character in characters:
-        if ranges and character == ranges[-1][1] + 1:
-            ranges[-1][1] = character
-        else:
-            ranges.append([character, character])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+"""Longer pieces seldom occur again."""
 
 
 # Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Kana, Han; and Hangul, whose words carry particles.
@@ -45,6 +34,7 @@ _DENSE = (
     "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 _JOINT = r"[-_./\\:@+#&=?%~,|]{1,3}"
+_IS_JOINED = re.compile(_JOINT).search
 _CONTRACTION = r"(?:['\u2019](?:s|t|re|ve|ll|d|m)(?![^\W_]))?"
 
 
@@ -65,11 +55,10 @@ class _Scripts(NamedTuple):
 
 @functools.cache
 def _scripts() -> _Scripts:
-    """Compile the patterns with the first text that needs them: it takes as long as a whole search."""
-    # Vowel signs and accents are no letters for `re`. Those of living scripts lie in these two stretches.
-    marks = _ranges(
-        code for code in (*range(0x300, 0x1E00), *range(0xA800, 0xAC00)) if unicodedata.category(chr(code))[0] == "M"
-    )
+    """Compile the patterns when the first text needs them: that takes as long as a whole search."""
+    # Vowel signs and accents are not letters for `re`. Those of living scripts are in these two ranges.
+    letters = map(chr, (*range(0x300, 0x1E00), *range(0xA800, 0xAC00)))
+    marks = "".join(letter for letter in letters if unicodedata.category(letter)[0] == "M")
     word = rf"(?:[^\W_{_DENSE}]|[{marks}])+{_CONTRACTION}"
     cluster = f"[{_DENSE}][{marks}\u200c\u200d]*"
     return _Scripts(
@@ -92,50 +81,51 @@ _stemmer = Stemmer.Stemmer("english", 0)
 
 
 class Word(NamedTuple):
-    """A stretch of a piece, and what it counts as."""
+    """A part of a piece, and its terms."""
 
     start: int
     end: int
     term: str
-    """Empty when there are only extra ones."""
+    """Empty if there are only extra terms."""
     form: str
-    """How the term was written, but for case and accents."""
+    """The word as written, without case and accents."""
     extras: tuple[str, ...]
 
 
 class Analysed(NamedTuple):
-    """What a piece of text between blanks counts as."""
+    """The terms of a piece of text between blanks."""
 
     terms: tuple[str, ...]
     extras: tuple[str, ...]
     forms: tuple[tuple[str, str], ...]
-    """A word as written and its term, where they differ."""
+    """Pairs of a word as written and its term, where they differ."""
 
 
-def analyse(piece: str) -> Analysed:
-    return _analyse_cached(piece) if len(piece) <= _CACHED_PIECE else _analyse(piece)
+def analyse(piece: str, language: str = "en") -> Analysed:
+    """Return the terms of a piece of text without blanks."""
+    return _analyse_cached(piece, language) if len(piece) <= _CACHED_PIECE else _analyse(piece, language)
 
 
-def terms(text: str) -> list[str]:
-    """Return all terms of a text, in their order; extra terms follow the word that they belong to."""
-    pieces = map(analyse, text.split())
+def terms(text: str, language: str = "en") -> list[str]:
+    """Return all terms of a text in order; extra terms follow their piece."""
+    pieces = (analyse(piece, language) for piece in text.split())
     return [term for piece in pieces for term in (*piece.terms, *piece.extras)]
 
 
 def find_words(query: str, texts: Iterable[str]) -> list[frozenset[str]]:
-    """Return the words of a question that each text contains, as keyword search counts them."""
+    """Return the terms of a question that each text contains."""
     asked = parse_query(query).terms.keys()
     return [frozenset(asked & set(terms(text))) for text in texts]
 
 
-def _analyse(piece: str) -> Analysed:
+def _analyse(piece: str, language: str) -> Analysed:
     core = piece.rstrip(_BEHIND).lstrip(_BEFORE)
     if core.isascii() and len(core) <= _LONGEST_WORD and _is_plain(core):
-        # Nine of ten words, on a short way.
+        # A shortcut for nine of ten words.
         form = core.lower()
-        term = stem(form)
+        term = stem(form, language)
         return Analysed((term,), (), ((form, term),) if form != term else ())
-    words = list(_words_of(piece))
+    words = list(_words_of(piece, language))
     return Analysed(
         tuple(word.term for word in words if word.term),
         tuple(extra for word in words for extra in word.extras),
@@ -146,17 +136,17 @@ def _analyse(piece: str) -> Analysed:
 _analyse_cached = functools.lru_cache(maxsize=1 << 17)(_analyse)
 
 
-def _words_of(piece: str) -> Iterator[Word]:
+def _words_of(piece: str, language: str = "en") -> Iterator[Word]:
     if piece.isascii():
         for match in _ASCII.finditer(piece):
-            yield from _split_compound(match)
+            yield from _split_compound(match, language)
         return
     for match in _scripts().any.finditer(piece):
-        yield from _split_dense(match) if match["dense"] else _split_compound(match)
+        yield from _split_dense(match) if match["dense"] else _split_compound(match, language)
 
 
 def _split_dense(run: re.Match[str]) -> Iterator[Word]:
-    """Yield each two neighbours as a word; each by itself is an extra term, for queries of one character."""
+    """Yield pairs of neighbouring characters as words, and single characters as extra terms for short queries."""
     matches = _scripts().clusters.finditer(run.string, *run.span())
     clusters = [(match.start(), match.end(), fold(match[0])) for match in matches]
     if len(clusters) == 1:
@@ -169,15 +159,16 @@ def _split_dense(run: re.Match[str]) -> Iterator[Word]:
         yield Word(start, end, "", "", (form,))
 
 
-def _split_compound(compound: re.Match[str]) -> Iterator[Word]:
-    """Yield the words, and behind them what they are together."""
+def _split_compound(compound: re.Match[str], language: str) -> Iterator[Word]:
+    """Yield the words of a compound, then the compound as extra terms."""
     begin, end = compound.span()
     covered = 0
     pattern = _ASCII_WORDS if compound.string.isascii() else _scripts().words
     for part in pattern.finditer(compound.string, begin, end):
         form = fold(part[0])[:_LONGEST_WORD]
         covered += part.end() - part.start()
-        yield Word(part.start(), part.end(), stem(form), form, tuple(_humps(part[0])))
+        term = stem(form if language == "en" else part[0][:_LONGEST_WORD], language)
+        yield Word(part.start(), part.end(), term, form, tuple(_humps(part[0], language)))
     if covered < end - begin <= _LONGEST_WHOLE:
         yield Word(begin, end, "", "", tuple(dict.fromkeys(_wholes(fold(compound[0])))))
 
@@ -199,29 +190,32 @@ def _wholes(whole: str) -> Iterator[str]:
 
 
 def _is_plain(word: str) -> bool:
-    """Letters or digits only, and no camelCase."""
+    """Tell whether a word has only letters or only digits, and no camelCase."""
     return word.isdigit() or (word.isalpha() and (word.islower() or word.istitle() or word.isupper()))
 
 
-def _humps(word: str) -> Iterator[str]:
-    """Yield the parts of camelCase, and of letters and digits that are written together."""
+def _humps(word: str, language: str) -> Iterator[str]:
+    """Yield the parts of camelCase and of mixed letters and digits."""
     if len(word) > _LONGEST_WORD or not (word.isascii() and word.isalnum()) or _is_plain(word):
         return
     parts = _HUMPS.findall(word)
     if len(parts) > 1:
-        yield from (stem(part.casefold()) for part in parts)
+        yield from (stem(part.casefold(), language) for part in parts)
 
 
 def fold(word: str) -> str:
-    """Remove case, accents and the many ways to write one character."""
+    """Return a word without case and accents, and with one spelling for each character."""
     if word.isascii():
         return word.lower()
     plain = unicodedata.normalize("NFKD", word).casefold().replace("\u2019", "'")
     return unicodedata.normalize("NFKC", _OPTIONAL_MARKS.sub("", plain)).replace(" ", "")
 
 
-def stem(form: str) -> str:
-    return str(_stemmer.stemWord(form)) if _STEMMABLE(form) else form
+def stem(word: str, language: str = "en") -> str:
+    """Return the term of a word. English takes the folded word; other languages stem accents before they drop."""
+    if language == "en":
+        return str(_stemmer.stemWord(word)) if _STEMMABLE(word) else word
+    return fold(stem_word(word, language))
 
 
 # ── queries ────────────────────────────────────────────────────────────────────────────────────────
@@ -229,25 +223,36 @@ def stem(form: str) -> str:
 _QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02", '"'))
 _ASKED = re.compile(r'(?P<minus>(?<!\S)-)?"(?P<phrase>[^"]*)"|(?P<without>(?<!\S)-(?=[^\W\d_]))?(?P<piece>[^\s"]+)')
 _WORDS_BESIDE_STRICT_PHRASES = 3
-"""With more it is a question that quotes something, and its answer may well be where the quotation is not."""
-
+"""With more words, the query is a question that quotes something: its answer need not hold the quotation."""
 
 Phrase = tuple[str, ...]
 """Terms that follow each other."""
 
 
+SECONDARY = 0.5
+"""The weight of terms that are not words of the query: compounds, parts of words and corrections; and of stop words."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeywordQuery:
-    """What a query asks of the words of a text."""
+    """The words that a query asks for and excludes."""
 
-    terms: Mapping[str, int]
-    """Any of them; how often each was asked for."""
+    terms: Mapping[str, float]
+    """English terms, any of which may match, and the weight of each: how often it is asked for."""
     prefixes: tuple[str, ...] = ()
     phrases: tuple[Phrase, ...] = ()
     excluded: tuple[Phrase, ...] = ()
-    """What must not be there: phrases, of one term or more."""
+    """Phrases of one term or more that a hit must not hold."""
     is_strict: bool = True
-    """Whether the phrases must be there; else they count extra."""
+    """Whether a hit must hold the phrases; otherwise they add to its score."""
+    is_telling: bool = True
+    """Whether any of the terms is not a stop word."""
+    stop_words: Mapping[str, float] = field(default_factory=dict)
+    """Terms that add to the score of a row, but do not find it."""
+    written: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The words of the query as written, by term."""
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The terms of a word in the languages of the KB, by its English term; empty if all documents are English."""
 
     @property
     def is_empty(self) -> bool:
@@ -255,42 +260,104 @@ class KeywordQuery:
 
 
 def parse_query(query: str) -> KeywordQuery:
-    """Parse any query: what is no operator is text."""
+    """Parse a query. Anything that is not an operator is text."""
     beside: list[str] = []
     prefixes: dict[str, None] = {}
     phrases: dict[Phrase, None] = {}
     excluded: dict[Phrase, None] = {}
+    written: dict[str, dict[str, None]] = {}
     for match in _ASKED.finditer(query.translate(_QUOTES)):
         text = match["piece"] if match["phrase"] is None else match["phrase"]
-        phrase = _to_phrase(text)
         if match["minus"] or match["without"]:
-            excluded[phrase] = None
+            excluded[_to_phrase(text)] = None
         elif match["phrase"] is not None:
-            phrases[phrase] = None
+            phrases[_to_phrase(text)] = None
         elif prefix := _prefix(text):
             prefixes[prefix] = None
         else:
             beside.append(text)
+        for piece in text.split():
+            for term, word in _find_written(piece):
+                written.setdefault(term, {})[word] = None
     phrases.pop((), None)
     excluded.pop((), None)
-    counted = Counter(term for phrase in phrases for term in phrase)
+    counted: defaultdict[str, float] = defaultdict(float, Counter(term for phrase in phrases for term in phrase))
     telling = [piece for piece in beside if not _is_stop_word(piece)]
-    # Of a query that has nothing else, the stop words are what is asked for.
-    counted.update(terms(" ".join(telling if telling or counted or prefixes else beside)))
-    is_strict = sum(len(_to_phrase(piece)) for piece in beside) <= _WORDS_BESIDE_STRICT_PHRASES
-    return KeywordQuery(dict(counted), tuple(prefixes), tuple(phrases), tuple(excluded), is_strict)
+    is_telling = bool(telling or counted or prefixes)
+    # A query of stop words alone asks for them.
+    _add_weights(counted, telling if is_telling else beside)
+    stop_words: defaultdict[str, float] = defaultdict(float)
+    if is_telling:
+        _add_weights(stop_words, filter(_is_stop_word, beside))
+    is_strict = not phrases or sum(len(_to_phrase(piece)) for piece in beside) <= _WORDS_BESIDE_STRICT_PHRASES
+    return KeywordQuery(
+        dict(counted),
+        tuple(prefixes),
+        tuple(phrases),
+        tuple(excluded),
+        is_strict,
+        is_telling,
+        {term: SECONDARY * weight for term, weight in stop_words.items() if term not in counted},
+        {term: tuple(words) for term, words in written.items()},
+    )
+
+
+def _find_written(piece: str) -> Iterable[tuple[str, str]]:
+    """Return the terms of a piece, each with its word as written."""
+    analysed = analyse(piece)
+    if len(analysed.terms) == 1 and not analysed.extras:  # most pieces are one word
+        return ((analysed.terms[0], piece.rstrip(_BEHIND).lstrip(_BEFORE)),)
+    return ((word.term, piece[word.start : word.end]) for word in _words_of(piece) if word.term)
+
+
+def _add_weights(weights: defaultdict[str, float], pieces: Iterable[str]) -> None:
+    """Add the terms of these pieces. Extra terms repeat a part of the piece, and weigh less."""
+    for piece in map(analyse, pieces):
+        for term in piece.terms:
+            weights[term] += 1.0
+        for term in piece.extras:
+            weights[term] += SECONDARY
+
+
+def adapt_query(query: KeywordQuery, languages: Collection[str]) -> KeywordQuery:
+    """Return the query in these languages: with their terms for its words, and without their stop words."""
+    if not set(languages) - {"en"}:
+        return query
+    variants = {
+        term: tuple(sorted({stem(fold(word) if code == "en" else word, code) for word in words for code in languages}))
+        for term, words in query.written.items()
+    }
+    quoted = {term for phrase in query.phrases for term in phrase}
+    asked: dict[str, float] = {}
+    stop_words = dict(query.stop_words)
+    for term, weight in query.terms.items():
+        words = query.written.get(term, ())
+        if words and term not in quoted and all(_is_stop_word(word, languages) for word in words):
+            stop_words[term] = SECONDARY * weight
+        else:
+            asked[term] = weight
+    if not asked and not query.prefixes:
+        return replace(query, variants=variants, is_telling=False)
+    return replace(query, terms=asked, stop_words=stop_words, variants=variants)
+
+
+def is_compound(term: str) -> bool:
+    """Tell whether a term joins several words, as `a/b.py` does."""
+    return _IS_JOINED(term) is not None
 
 
 def _prefix(piece: str) -> str:
-    """Return the prefix of `piece*`; empty for others."""
+    """Return the prefix of `piece*`; "" for any other piece."""
     prefix = fold(piece[:-1].strip("*-'([{"))[:_LONGEST_WHOLE] if piece.endswith("*") else ""
     return prefix if any(map(str.isalnum, prefix)) else ""
 
 
-def _is_stop_word(piece: str) -> bool:
-    """Return whether a word says next to nothing about a text. `IT` and `WHO` in capitals do."""
+def _is_stop_word(piece: str, languages: Iterable[str] = ("en",)) -> bool:
+    """Tell whether a piece is a stop word. `IT` and `WHO` in capitals are not."""
     word = piece.strip(_BEHIND + _BEFORE)
-    return word.lower() in QUERY_STOP_WORDS and (len(word) == 1 or not word.isupper())
+    if len(word) > 1 and word.isupper():
+        return False
+    return any(word.lower() in STOP_WORDS[code] for code in languages)
 
 
 def _to_phrase(text: str) -> Phrase:
@@ -301,10 +368,19 @@ def holds_phrase(text: str, phrase: Phrase) -> bool:
     return f" {' '.join(phrase)} " in f" {' '.join(_to_phrase(text))} "
 
 
-def find_highlights(text: str, query: KeywordQuery) -> tuple[tuple[int, int], ...]:
-    """Return where the words stand that the query asked for, from the first on, without overlap."""
+def find_highlights(
+    text: str, query: KeywordQuery, language: str = "en", corrections: Iterable[str] = ()
+) -> tuple[tuple[int, int], ...]:
+    """Return start and end of each word that the query asks for, ascending, without overlap.
+
+    `corrections`: words of the KB that are searched instead of misspelled ones.
+    """
+    query = adapt_query(query, {language})
+    asked = [form for term in query.terms for form in query.variants.get(term, (term,))]
+    asked += [form for word in corrections for form in (word, stem(word, language))]
+    query = replace(query, terms=dict.fromkeys(asked, 1.0))
     ranges: list[tuple[int, int]] = []
-    for start, end in sorted(_find_words(text, query)):
+    for start, end in sorted(_find_words(text, query, language)):
         if ranges and start < ranges[-1][1]:
             ranges[-1] = (ranges[-1][0], max(ranges[-1][1], end))
         else:
@@ -312,27 +388,18 @@ def find_highlights(text: str, query: KeywordQuery) -> tuple[tuple[int, int], ..
     return tuple(ranges)
 
 
-def _find_words(text: str, query: KeywordQuery) -> Iterator[tuple[int, int]]:
+def _find_words(text: str, query: KeywordQuery, language: str) -> Iterator[tuple[int, int]]:
     for match in _PIECE.finditer(text):
-        # What pieces count as is cached; where their words begin and end is worked out for few of them only.
-        if _may_be_asked(analyse(match[0]), query):
-            begin = match.start()
-            yield from (
-                (begin + word.start, begin + word.end) for word in _words_of(match[0]) if _is_asked(word, query)
-            )
+        # The terms of pieces are cached; the places of words are computed only where needed.
+        piece, begin = analyse(match[0], language), match.start()
+        if _is_asked((*piece.terms, *piece.extras), (form for form, _ in piece.forms), query):
+            for word in _words_of(match[0], language):
+                if _is_asked((word.term, *word.extras), (word.form,), query):
+                    yield begin + word.start, begin + word.end
 
 
-def _may_be_asked(piece: Analysed, query: KeywordQuery) -> bool:
-    if any(term in query.terms for term in piece.terms) or any(term in query.terms for term in piece.extras):
-        return True
-    if not query.prefixes:
-        return False
-    counted = (*piece.terms, *piece.extras, *(form for form, _ in piece.forms))
-    return any(term.startswith(query.prefixes) for term in counted)
-
-
-def _is_asked(word: Word, query: KeywordQuery) -> bool:
-    counted = (word.term, *word.extras)
+def _is_asked(counted: Sequence[str], forms: Iterable[str], query: KeywordQuery) -> bool:
+    """Tell whether a query asks for any of these terms, or for a prefix of them or of their forms."""
     if any(term in query.terms for term in counted):
         return True
-    return bool(query.prefixes) and any(term.startswith(query.prefixes) for term in (word.form, *counted))
+    return bool(query.prefixes) and any(term.startswith(query.prefixes) for term in (*counted, *forms))

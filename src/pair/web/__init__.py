@@ -1,1 +1,1 @@
-"""How pair reaches the network: downloads by name, and pages of the public web under guard."""
+"""Network access: an HTTP client for downloads, and a guarded client for public web pages."""

@@ -1,8 +1,8 @@
 """Render pages with an installed Chromium, under the address checks of the page client.
 
 Invariants
-    Unless private addresses are allowed, everything that the browser sends goes through a proxy that checks addresses.
-    A render ends soon after its time, even when the page blocks its browser: the browser is killed then.
+    Unless private addresses are allowed, all traffic of the browser goes through a proxy that checks addresses.
+    A render ends soon after its time limit: a browser that is blocked by its page is killed.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ _EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
 _SCHEMES = ("http:", "https:", "data:", "blob:")
 _WITHOUT_TEXT = frozenset({"image", "media", "font"})
 _SETTLE_SECONDS = 5.0
-# The limit is for a page; its scripts and what they load come on top.
+# The limit applies to the page itself; its scripts and their downloads need more.
 _TRAFFIC_FACTOR = 10
-# Playwright's own limits end nearly everything; this is for a page that blocks the thread that would answer.
+# Playwright enforces its own time limits, except when a page blocks the thread that would answer.
 _GRACE_SECONDS = 2.0
 _ARGUMENTS = (
     "--disable-quic",
@@ -50,7 +50,7 @@ _DONE, _NOT_ALLOWED, _UNREACHABLE, _NOT_SUPPORTED = 0, 2, 4, 7
 
 
 class BrowserRenderer:
-    """Renders one page at a time, for several threads, in a thread that alone touches the browser."""
+    """Renders pages for several threads, one at a time; a single thread controls the browser."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class BrowserRenderer:
         self._process_id = 0
 
     def render(self, url: str) -> bytes:
-        """Return HTML in UTF-8. The time counts from when the pages before it are done. Raises PageFault."""
+        """Return the rendered HTML in UTF-8. Time in the queue does not count towards the limit. Raises PageFault."""
         return self._thread.submit(self._render, url).result()
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class BrowserRenderer:
                 raise
 
     def _check_address(self, url: str) -> None:
-        """Refuse an address with its reason: the proxy would refuse as well, but a browser does not report why."""
+        """Refuse an address with its reason. The proxy would refuse it too, but without a reason."""
         target = check_url(url)
         if self._connector is None:
             return
@@ -150,9 +150,9 @@ class BrowserRenderer:
         return (
             f"--proxy-server=socks5://127.0.0.1:{self._proxy.port}",
             "--proxy-bypass-list=<-loopback>",
-            # The proxy resolves names; nothing is looked up beside it.
+            # Only the proxy resolves names.
             "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-            # One switch under its old and its new name.
+            # The old and the new name of one switch.
             "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
             "--webrtc-ip-handling-policy=disable_non_proxied_udp",
         )
@@ -175,13 +175,13 @@ class BrowserRenderer:
                 raise PageFault(f"HTTP {status}" if status else "the browser got no answer", status=status)
             settle_seconds = min(_SETTLE_SECONDS, (deadline - self._clock.monotonic()) / 2)
             with contextlib.suppress(BrowserTimeout):
-                # Some pages never fall silent: what they show by then is taken.
+                # Some pages never become idle: use their content at the limit.
                 page.wait_for_load_state("networkidle", timeout=max(settle_seconds * 1000, 1.0))
             return self._read_html(page)
 
     def _read_html(self, page: Page) -> bytes:
         too_long = PageFault(f"the page is longer than {self._max_bytes:,} bytes", status=200)
-        # Asked for first, because the text itself comes in one piece. The page can make this anything, or nothing.
+        # Check the length first, because the text is transferred in one piece. A page can fake this value.
         length = page.evaluate("document.documentElement.outerHTML.length")
         if not isinstance(length, int) or length > self._max_bytes:
             raise too_long
@@ -220,10 +220,10 @@ def _find_process_id(browser: Browser) -> int:
 
 
 class SocksProxy:
-    """A SOCKS proxy on loopback through which a browser reaches checked addresses only, from its start until `close`.
+    """A SOCKS proxy on loopback that lets a browser connect only to checked addresses, until `close`.
 
-    A browser resolves names itself and follows redirects, so what it may reach is decided where the connection is made.
-    With SOCKS every kind of traffic arrives in the same way: pages, TLS, web sockets. Bytes pass within an allowance.
+    A browser resolves names and follows redirects itself, so each connection is checked when it is opened. SOCKS covers
+    every kind of traffic: pages, TLS, web sockets. The number of bytes is limited.
     """
 
     def __init__(self, connector: GuardedConnector, *, connect_seconds: float, clock: Clock) -> None:
@@ -241,7 +241,7 @@ class SocksProxy:
         return port
 
     def allow(self, size_bytes: int) -> None:
-        """Let this much come back from the network from now on, over all connections together."""
+        """Set how many more bytes all connections together may receive."""
         with self._lock:
             self._allowance_bytes = size_bytes
 
@@ -250,7 +250,7 @@ class SocksProxy:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            # Closing alone would not wake the thread that waits in accept.
+            # `close` alone does not wake the thread that waits in `accept`.
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -299,7 +299,7 @@ class SocksProxy:
 
 
 def _read_request(client: socket.socket) -> tuple[str, int] | None:
-    """Return the host and port that the client asks for; None when it asks for something else than a connection."""
+    """Return the requested host and port; None for a request other than a connection."""
     version, methods = _receive(client, 2)
     if version != _VERSION:
         raise EOFError("not SOCKS 5")

@@ -1,4 +1,4 @@
-"""One HTTP request: time limits, redirects, retries, a token that stays with its host, and a limit of the body."""
+"""HTTP client with time limits, redirects, retries, a token for one host, and a limit of the body."""
 
 import contextlib
 import math
@@ -30,7 +30,7 @@ _PASSING_STATUSES = frozenset({429, 500, 502, 503, 504})
 _GZIP = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE_BYTES = 16 * 1024
-"""Of a packed body: unpacked at once, it takes at most a thousand times as much memory."""
+"""Compressed bytes that are decompressed at once; the result is at most a thousand times as large."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class HttpAnswer:
 
 
 class HttpClient:
-    """`token` is sent to requests at the origin of `token_url`, and to no other host, redirects included."""
+    """Create a client. `token` is sent only to the origin of `token_url`, even after redirects."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class HttpClient:
 
     @contextlib.contextmanager
     def open(self, method: str, url: str, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
-        """Send one request. Raises RequestFault for 429, 5xx and every fault of the connection."""
+        """Send one request. Raises RequestFault for 429, 5xx and connection errors."""
         sent = dict(headers)
         if self._token and _origin(url) == self._token_origin:
             # httpx drops this header when a redirect leads to another origin.
@@ -102,7 +102,7 @@ class HttpClient:
     def read(
         self, url: str, headers: Mapping[str, str], *, limit_bytes: int, limit_seconds: float = math.inf
     ) -> HttpAnswer:
-        """Return a small answer as a whole, with retries. `limit_seconds`: for one attempt, its body included."""
+        """Return the whole body of a small response, with retries. `limit_seconds` limits each attempt."""
 
         def attempt() -> HttpAnswer:
             deadline = self._clock.monotonic() + limit_seconds
@@ -120,12 +120,12 @@ class HttpClient:
         return self.retrying(attempt, on_retry=self.say)
 
     def retrying(self, attempt: Callable[[], Result], *, on_retry: Callable[[str], None]) -> Result:
-        """Run until it succeeds, fails for good, or the retries are used up; see RetryPolicy."""
+        """Run an attempt until it succeeds, fails permanently, or no retries are left; see RetryPolicy."""
         return self._retry_policy.run(attempt, on_retry)
 
     def _get_client(self) -> httpx2.Client:
         if self._client is None:
-            # Its default of 64 kB makes a fast transfer wait for Python (docs/performance.md).
+            # The default of 64 kB slows down fast transfers (docs/performance.md).
             httpcore2.HTTP11Connection.READ_NUM_BYTES = _READ_BYTES
             self._client = httpx2.Client(
                 timeout=self._timeout_seconds,
@@ -139,7 +139,7 @@ class HttpClient:
         reason = f"HTTP {response.status_code} {response.reason_phrase}".strip()
         pause = parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date"), self._clock.now())
         if pause is not None and pause > LONGEST_PAUSE_SECONDS:
-            return RequestFault(f"{reason}; the server asks to come back in {pause:.0f}s")
+            return RequestFault(f"{reason}; the server asks to retry in {pause:.0f}s")
         return RequestFault(reason, retryable=True, retry_after_seconds=pause)
 
 
@@ -152,7 +152,7 @@ def _origin(url: str) -> tuple[str, str, int | None]:
 
 
 class BodyError(Exception):
-    """A body that cannot be used. The message is fit for people."""
+    """A body that cannot be used. The message is shown to the user."""
 
     def __init__(self, reason: str, *, is_too_long: bool = False) -> None:
         super().__init__(reason)
@@ -160,7 +160,7 @@ class BodyError(Exception):
 
 
 def unpack_body(chunks: Iterable[bytes], content_encoding: str, limit_bytes: int) -> Iterator[bytes]:
-    """Yield the body of an answer, unpacked; neither the packed nor the unpacked one may be longer than the limit.
+    """Yield the decompressed body of a response. The limit applies to the compressed and the decompressed bytes.
 
     Raises BodyError.
     """
@@ -201,7 +201,7 @@ class _Plain:
 
 
 class _Inflater:
-    """Unpacks gzip, one member after the other, and deflate: a zlib stream, or the bare one that some servers send."""
+    """A decompressor for gzip with several members, and for deflate with or without a zlib header."""
 
     def __init__(self, encoding: str) -> None:
         self._is_gzip = encoding != "deflate"
@@ -209,7 +209,7 @@ class _Inflater:
         self._stream: zlib._Decompress | None = None
 
     def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
-        """Return what the chunk adds, cut off one byte beyond the limit. Raises zlib.error."""
+        """Return the decompressed chunk, cut one byte beyond the limit. Raises zlib.error."""
         if self._stream is None:
             self._head += chunk
             if len(self._head) < 2:
@@ -223,7 +223,7 @@ class _Inflater:
         while chunk and len(unpacked) <= limit_bytes:
             unpacked += self._stream.decompress(chunk, limit_bytes + 1 - len(unpacked))
             chunk = self._stream.unconsumed_tail
-            # What follows a member is another one, or padding, as gzip itself takes it.
+            # Like gzip, accept another member or padding after a member.
             if self._is_gzip and self._stream.unused_data.startswith(_GZIP_MAGIC):
                 chunk = self._stream.unused_data
                 self._stream = zlib.decompressobj(_GZIP)

@@ -1,17 +1,18 @@
 """One conditional GET of a web page, with checks of addresses, redirects, time and size.
 
 Invariants
-    Every connection, that of a redirect included, goes to an address that the connector checked when it was opened.
-    A request ends within its time, whatever the server does: names, handshakes, headers and bodies share a deadline.
-    No more than the limit is kept in memory, be it of the raw or of the unpacked body.
+    Every connection, even after a redirect, goes to an address that the connector checked when it was opened.
+    A request ends within its time limit: name lookup, handshake, headers and body share one deadline.
+    The size limit applies to the raw and to the decompressed body, so that memory is bounded.
 """
 
+import copy
 import re
 import select
 import socket
 import ssl
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, fin
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# Short, so that a server that hangs up after a few idle seconds seldom does it under a request of ours.
+# Short, so that a server rarely closes an idle connection just when it is reused.
 _KEEP_ALIVE_SECONDS = 2.0
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?|[0-9a-f:.]*:[0-9a-f:.]*")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"']+)""", re.IGNORECASE)
@@ -35,7 +36,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class PageAnswer:
-    """`status` is 200 or 304; `url` is where redirects led; the rest is what this answer itself said."""
+    """A response. `status` is 200 or 304, and `url` is the final URL after redirects."""
 
     status: int
     url: str
@@ -47,7 +48,7 @@ class PageAnswer:
 
 
 class PageClient:
-    """Gets pages, for several threads. `refuse` checks the addresses, unless private ones are allowed."""
+    """A thread-safe client for pages. `refuse` checks addresses, unless private ones are allowed."""
 
     def __init__(
         self,
@@ -69,8 +70,8 @@ class PageClient:
         )
         self._trust = httpx2.create_ssl_context()
         self._direct = self._pool(None)
-        # A proxy resolves names itself, so behind one no address can be judged: only where every address is allowed
-        # may the environment name one.
+        # A proxy resolves names itself, so addresses cannot be checked. A proxy from the environment is therefore
+        # used only when all addresses are allowed.
         self._proxies = urllib.request.getproxies() if allow_private_addresses else {}
         self._proxied: dict[str, httpcore2.ConnectionPool] = {}
 
@@ -79,11 +80,19 @@ class PageClient:
             pool.close()
 
     def get(
-        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+        self,
+        url: str,
+        *,
+        etag: str | None,
+        last_modified: str | None,
+        validated_at: str | None = None,
+        accept: str = "*/*",
+        check_redirect: Callable[[str], None] = lambda url: None,
     ) -> PageAnswer:
-        """Raises PageFault for everything but a 200, or a 304 to the validators given.
+        """Get a page. Raises PageFault for every status but 200, or 304 in reply to validators.
 
-        `validated_at`: the origin that gave the validators, where that is not the one that is asked first.
+        `validated_at`: the URL whose origin issued the validators, if it differs from the origin of `url`.
+        `check_redirect`: called with the target of each redirect before it is followed; may raise.
         """
         deadline = self._clock.monotonic() + self._timeout_seconds
         validators = {b"If-None-Match": etag, b"If-Modified-Since": last_modified}
@@ -91,18 +100,27 @@ class PageClient:
         target = check_url(url)
         home = _origin(check_url(validated_at) if validated_at else target)
         for _ in range(_MAX_REDIRECTS + 1):
-            # A validator says what one origin served: to another it would mean something else, or disclose the visit.
-            is_home = _origin(target) == home
-            answer = self._ask(target, conditions if is_home else [], deadline)
+            # Validators belong to one origin: another origin could misread them, or learn about the earlier visit.
+            sent = conditions if _origin(target) == home else []
+            answer = self._ask(target, [(b"Accept", accept.encode("latin-1")), *sent], deadline)
             if isinstance(answer, PageAnswer):
+                if answer.status == 304 and not sent:
+                    raise PageFault("HTTP 304 to a request that had no condition", status=304)
                 return answer
+            check_redirect(str(answer))
             target = answer
         raise PageFault(f"more than {_MAX_REDIRECTS} redirects")
 
-    def _ask(self, url: httpx2.URL, conditions: Headers, deadline: float) -> PageAnswer | httpx2.URL:
-        """Send one request; return where it is redirected to, if it is."""
+    def with_max_bytes(self, max_bytes: int) -> "PageClient":
+        """Return a client with another limit that shares the connections of this one, which closes them."""
+        client = copy.copy(self)
+        client._max_bytes = max_bytes  # noqa: SLF001 - of the same class
+        return client
+
+    def _ask(self, url: httpx2.URL, more: Headers, deadline: float) -> PageAnswer | httpx2.URL:
+        """Send one request; return the page, or the target of a redirect."""
         try:
-            return self._answer_twice(url, conditions, deadline)
+            return self._answer_twice(url, more, deadline)
         except RefusedAddress as fault:
             raise PageFault(str(fault)) from fault
         except TimeoutError as fault:
@@ -117,41 +135,36 @@ class PageClient:
         ) as fault:
             raise PageFault(describe_fault(fault)) from fault
 
-    def _answer_twice(self, url: httpx2.URL, conditions: Headers, deadline: float) -> PageAnswer | httpx2.URL:
-        """Send a request again, on another connection, when the server hung up on an idle one just as it was used."""
+    def _answer_twice(self, url: httpx2.URL, more: Headers, deadline: float) -> PageAnswer | httpx2.URL:
+        """Send a request; repeat it on a new connection when the server closed the reused one."""
         progress = _Fetch()
         try:
-            return self._answer(url, conditions, deadline, progress)
+            return self._answer(url, more, deadline, progress)
         except TimeoutError:
             raise
         except (OSError, httpcore2.NetworkError, httpcore2.RemoteProtocolError):
             if progress.is_connected_for_it or progress.is_answered:
                 raise
-        return self._answer(url, conditions, deadline, _Fetch())
+        return self._answer(url, more, deadline, _Fetch())
 
-    def _answer(
-        self, url: httpx2.URL, conditions: Headers, deadline: float, progress: "_Fetch"
-    ) -> PageAnswer | httpx2.URL:
+    def _answer(self, url: httpx2.URL, more: Headers, deadline: float, progress: "_Fetch") -> PageAnswer | httpx2.URL:
         headers = [
             (b"Host", url.netloc),
             (b"User-Agent", b"pair"),
-            (b"Accept", b"*/*"),
             (b"Accept-Encoding", b"gzip, deflate"),
-            *conditions,
+            *more,
         ]
         target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        # httpcore hands these on to the streams of our own backend, which read them as the moment when time is up.
+        # httpcore passes these to the streams of this backend, which read them as a deadline, not as a duration.
         extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), deadline), "trace": progress}
         with self._pool_for(url).stream("GET", target, headers=headers, extensions=extensions) as response:
             answered = httpx2.Headers(response.headers, encoding="latin-1")
             if response.status in _REDIRECTS:
                 if "location" not in answered:
                     raise PageFault(f"HTTP {response.status} without a Location", status=response.status)
-                # Many servers write UTF-8 here, against the standard.
+                # Many servers send UTF-8 here, contrary to the standard.
                 location = answered.get_list("location")[0].encode("latin-1").decode("utf-8", "replace")
                 return check_url(location, base=url)
-            if response.status == 304 and not conditions:
-                raise PageFault("HTTP 304 to a request that had no condition", status=304)
             if response.status not in {200, 304}:
                 phrase = response.extensions.get("reason_phrase", b"").decode("ascii", "replace")
                 pause = parse_retry_after(answered.get("retry-after"), answered.get("date"), self._clock.now())
@@ -189,7 +202,7 @@ class PageClient:
 
 @dataclass
 class _Fetch:
-    """How far one request got, as httpcore traces it."""
+    """The progress of one request, from the trace events of httpcore."""
 
     is_connected_for_it: bool = False
     is_answered: bool = False
@@ -200,7 +213,7 @@ class _Fetch:
 
 
 class _GuardedBackend(httpcore2.NetworkBackend):
-    """Connects for httpcore. Its `timeout` is a moment of the clock here (see PageClient)."""
+    """The network backend for httpcore. `timeout` is a deadline of the clock here (see PageClient)."""
 
     def __init__(self, connector: GuardedConnector) -> None:
         self._connector = connector
@@ -217,7 +230,7 @@ class _GuardedBackend(httpcore2.NetworkBackend):
 
 
 class _GuardedStream(httpcore2.NetworkStream):
-    """A socket of which every operation ends at the deadline, so that a server cannot win time by dripping."""
+    """A socket whose operations all end at one deadline, so that a slow server cannot extend it byte by byte."""
 
     def __init__(self, connection: socket.socket, connector: GuardedConnector) -> None:
         self._connection = connection
@@ -234,7 +247,7 @@ class _GuardedStream(httpcore2.NetworkStream):
         except TimeoutError:
             raise
         except OSError as fault:
-            # httpcore then looks whether the server answered before it hung up.
+            # httpcore then checks for a response that was sent before the connection was closed.
             raise httpcore2.WriteError(str(fault)) from fault
 
     def close(self) -> None:
@@ -246,13 +259,13 @@ class _GuardedStream(httpcore2.NetworkStream):
         try:
             self._limit(timeout)
             wrapped = ssl_context.wrap_socket(self._connection, server_hostname=server_hostname)
-        except (OSError, ValueError) as fault:  # ValueError: a name that no certificate can hold
+        except (OSError, ValueError) as fault:  # ValueError: a name that is invalid in certificates
             self.close()
             raise fault if isinstance(fault, OSError) else OSError(str(fault)) from fault
         return _GuardedStream(wrapped, self._connector)
 
     def get_extra_info(self, info: str) -> Any:
-        """Tell whether, on an idle connection, the server hung up or sent something unasked."""
+        """Return whether the server closed an idle connection or sent unexpected data."""
         if info != "is_readable":
             return None
         if self._connection.fileno() < 0:
@@ -266,7 +279,7 @@ class _GuardedStream(httpcore2.NetworkStream):
 
 
 def check_url(url: str, base: httpx2.URL | None = None) -> httpx2.URL:
-    """Return the parsed URL, relative to `base` for a redirect. Raises PageFault for one that may not be asked."""
+    """Parse a URL, relative to `base` for a redirect. Raises PageFault for a URL that may not be fetched."""
     try:
         parsed = httpx2.URL(url) if base is None else base.join(url)
     except (httpx2.InvalidURL, ValueError) as fault:
@@ -294,7 +307,7 @@ def _proxy_at(address: str) -> httpcore2.Proxy:
 
 def _read_body(response: httpcore2.Response, headers: httpx2.Headers, limit_bytes: int) -> bytes:
     too_long = PageFault(f"the page is longer than {limit_bytes:,} bytes", status=200)
-    if int(headers.get("content-length", 0)) > limit_bytes:  # httpcore lets only digits pass
+    if int(headers.get("content-length", 0)) > limit_bytes:  # httpcore accepts only digits
         raise too_long
     try:
         return b"".join(unpack_body(response.iter_stream(), headers.get("content-encoding", ""), limit_bytes))

@@ -1,12 +1,11 @@
-"""Which IP addresses may be contacted on behalf of a caller, and connections to those addresses only.
+"""Checks of IP addresses against SSRF, and connections to checked addresses only.
 
 Invariants
-    A connection goes to an address that was checked, never to a name: nothing is resolved a second time.
-    One refused address refuses the name, for a name may resolve to a public and a private address at once.
+    A connection goes to a checked address, never to a name: names are not resolved a second time.
+    A name is refused if any of its addresses is, because it may resolve to a public and a private address at once.
 
-The networks are written out rather than taken from `ipaddress.is_global`: what that returns has changed between Python
-releases, and it does not look into the IPv4 addresses that IPv6 forms carry. Source: the special-purpose registries of
-IANA.
+The networks are listed here instead of using `ipaddress.is_global`, whose results differ between Python releases and
+which ignores IPv4 addresses embedded in IPv6 addresses. Source: the special-purpose registries of IANA.
 """
 
 import ipaddress
@@ -24,7 +23,7 @@ _IPV4 = tuple(
         ("10.0.0.0/8", "a private address"),
         ("100.64.0.0/10", "a shared address of a provider"),
         ("127.0.0.0/8", "a loopback address"),
-        # Public by its number, yet it answers only inside Azure, with what the host may know.
+        # A public address by range, but only reachable inside Azure, where it serves metadata of the host.
         ("168.63.129.16/32", "a metadata service"),
         ("169.254.169.254/32", "a metadata service"),
         ("169.254.0.0/16", "a link-local address"),
@@ -62,7 +61,7 @@ _IPV6 = tuple(
     )
 )
 
-# The last 32 bits of these are the IPv4 address that is reached in truth.
+# The last 32 bits of these are the IPv4 address that is contacted.
 _CARRIERS_OF_IPV4 = tuple(
     ipaddress.IPv6Network(network)
     for network in (
@@ -76,7 +75,7 @@ _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 
 
 def find_refusal(address: str) -> str | None:
-    """Return why this address must not be contacted, in words that follow "is"; None for a public one."""
+    """Return why this address must not be contacted, as words after "is"; None for a public address."""
     if "%" in address:
         return "an address of one network interface"
     try:
@@ -112,12 +111,12 @@ Resolve = Callable[[str, int], Sequence[str]]
 Refuse = Callable[[str], str | None]
 
 
-class RefusedAddress(Exception):  # noqa: N818 - becomes a fault of the client that asked
-    """A host that must not be contacted. The message is fit for people."""
+class RefusedAddress(Exception):  # noqa: N818 - turned into a fault of the client
+    """A host that must not be contacted. The message is shown to the user."""
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a host, preferred first; the system also reads spellings such as 0x7f.1."""
+    """Return the addresses of a host, preferred first. The system also accepts spellings such as 0x7f.1."""
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(address[0]) for *_, address in answers))
 
@@ -129,7 +128,7 @@ class GuardedConnector:
         self._clock = clock
 
     def time_left(self, deadline: float) -> float:
-        """Return the seconds until this moment of the monotonic clock. Raises TimeoutError when it has passed."""
+        """Return the seconds until a deadline of the monotonic clock. Raises TimeoutError when it has passed."""
         seconds = deadline - self._clock.monotonic()
         if seconds <= 0:
             raise TimeoutError("the time is up")
@@ -139,7 +138,7 @@ class GuardedConnector:
         """Return a connected socket. Raises RefusedAddress, TimeoutError, or another OSError."""
         addresses = self.find_addresses(host, port, deadline)
         for position, address in enumerate(addresses, start=1):
-            # A silent address must not use up the time of those after it.
+            # An address that does not respond must not use up the time of the others.
             seconds = self.time_left(deadline) / (len(addresses) - position + 1)
             try:
                 connection = socket.create_connection((address, port), timeout=seconds)
@@ -162,17 +161,17 @@ class GuardedConnector:
         return addresses[:_MOST_ADDRESSES]
 
     def _resolve_in_time(self, host: str, port: int, deadline: float) -> Sequence[str]:
-        """Resolve in a thread of its own, because the system's resolver has no time limit that we could set."""
+        """Resolve a name in a separate thread, because the system's resolver has no time limit."""
         answer: Future[Sequence[str]] = Future()
 
         def resolve() -> None:
             try:
                 answer.set_result(self._resolve(host, port))
-            except (OSError, ValueError) as fault:  # ValueError: a name that no label of DNS can hold
+            except (OSError, ValueError) as fault:  # ValueError: a name that is invalid in DNS
                 answer.set_exception(fault)
 
         threading.Thread(target=resolve, name="pair-resolve", daemon=True).start()
         try:
             return answer.result(timeout=self.time_left(deadline))
         except ValueError as fault:
-            raise OSError(f"{host} is no host name") from fault
+            raise OSError(f"{host} is not a host name") from fault

@@ -67,7 +67,7 @@ def test_what_is_in_use_stays_and_others_go_in_its_place(many: Ground) -> None:
         del held
 
 
-def test_what_nobody_asked_for_long_is_evicted(many: Ground) -> None:
+def test_unused_files_are_evicted(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
         kb.search("rivers", limit=100, exact=True)
@@ -125,7 +125,7 @@ def test_eviction_under_eight_readers_hurts_none_of_them(many: Ground) -> None:
                 for number in range(15):
                     answers.append(ids_of(kb.search("castles", limit=100, exact=True)))
                     assert kb.document(f"doc-{number:04}").id == f"doc-{number:04}"
-            except BaseException as fault:  # noqa: BLE001 - told by the assertion below
+            except BaseException as fault:  # noqa: BLE001 - reported by the assertion below
                 faults.append(fault)
 
         def sweep() -> None:

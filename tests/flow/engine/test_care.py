@@ -33,7 +33,7 @@ def graph_rows(ground: Ground) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...
 def upsert_with_graphs(
     kb: KnowledgeBase, documents: Sequence[Document], graphs: Mapping[str, GraphRows]
 ) -> WriteReport:
-    """In batches, as `upsert` does."""
+    """Upsert in batches, like `upsert`."""
     core = kb._core
     settings = core.context.settings
     report = WriteReport()

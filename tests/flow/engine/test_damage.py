@@ -24,7 +24,7 @@ damaged = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys()
 
 
 def everything(kb: KnowledgeBase) -> list[tuple[str, str, float | None]]:
-    """All documents, by a search that needs each of a shard's files."""
+    """Return all documents with a search that needs every file of a shard."""
     hits = kb.search("rivers and bridges", limit=1000, filter={"number": {"gte": 0}}, exact=True)
     assert not hits.partial
     return [(hit.document_id, hit.text, hit.distance) for hit in hits]
@@ -106,13 +106,13 @@ def test_a_filter_that_cannot_be_asked_of_a_shard_makes_a_partial_answer(
     with many.open() as kb:
         kb.upsert(numbered(30))
         whole = ids_of(kb.search("rivers", limit=1000, filter={"number": {"gte": 0}}))
-    spoilt = spoil_one_shard(many, damage, ".duckdb")
+    spoilt = spoil_one_shard(many, damage, ".ids")
     with many.open() as kb:
         hits = kb.search("rivers", limit=1000, filter={"number": {"gte": 0}})
         assert hits.partial
         assert spoilt in hits.faults[0]
         assert 0 < len(hits) < len(whole) == 30
-        assert not kb.search("rivers", limit=1000).partial, "what needs no rows does not miss them"
+        assert not kb.search("rivers", limit=1000).partial, "what needs no metadata does not miss it"
 
 
 @damaged

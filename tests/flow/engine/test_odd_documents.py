@@ -21,7 +21,7 @@ from support.errors import code_of, raises_code
 
 
 @pytest.mark.rule("engine-3")
-def test_a_kb_that_nobody_wrote_to_is_not_initialised(ground: Ground) -> None:
+def test_a_kb_without_any_write_is_not_initialised(ground: Ground) -> None:
     with ground.open() as kb:
         assert kb.stats() is None
         acts: list[Callable[[], object]] = [
@@ -90,7 +90,7 @@ def test_one_document_that_is_more_than_a_shard_should_hold_is_stored(many: Grou
 
 @pytest.mark.parametrize("text", ["", " \n\t ", "\ufeff", "\0"])
 def test_a_document_that_says_nothing_is_stored_if_it_can_be_found(ground: Ground, text: str) -> None:
-    """By its vector, or by characters that nobody sees."""
+    """Empty by its vector, or by invisible characters."""
     blank = Document("blank", text, metadata={"kind": "blank"}, vector=None if text.strip() else [1.0] * DIMENSION)
     with ground.open() as kb:
         assert kb.upsert([blank]).added == 1
@@ -142,7 +142,7 @@ def test_a_document_that_cannot_be_stored_takes_its_batch_with_it(ground: Ground
         assert kb.stats() is None
 
 
-def test_metadata_of_every_kind_comes_back_as_it_was(ground: Ground) -> None:
+def test_metadata_of_every_kind_is_returned_unchanged(ground: Ground) -> None:
     metadata = {
         "none": None,
         "yes": True,
@@ -173,7 +173,7 @@ def test_vectors_of_another_size_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("engine-20")
-def test_another_embedder_is_refused_and_told_which_one_it_should_be(ground: Ground) -> None:
+def test_another_embedder_is_refused_and_the_right_one_is_named(ground: Ground) -> None:
     ground.fill(numbered(2))
     for other in (CountingEmbedder(name="another-v1"), CountingEmbedder(dimension=32)):
         with ground.open(embedder=other) as kb:

@@ -83,12 +83,10 @@ def test_by_distance_means_strictly_nearer(many: Ground) -> None:
                 "at-01",
                 "at-02",
             ]
-        assert ids_of(kb.search_by_distance(origin, 3.0)) == ["at-00", "at-01", "at-02"]
-        assert len(kb.search_by_distance(origin, np.nextafter(np.float32(3), np.float32(4)).item())) == 4
-        assert len(kb.search_by_distance(origin, 100.0)) == 30
-        assert ids_of(kb.search_by_distance([29.0, *origin[1:]], 1.5)) == ["at-29", "at-28"]
-        for nothing in (0.0, -1.0):
-            assert len(kb.search_by_distance(origin, nothing)) == 0
+        above = np.nextafter(np.float32(3), np.float32(4)).item()
+        for distance, count in ((above, 4), (100.0, 30), (0.0, 0), (-1.0, 0)):
+            assert len(kb.search_vector(origin, limit=100, max_distance=distance)) == count
+        assert ids_of(kb.search_vector([29.0, *origin[1:]], max_distance=1.5)) == ["at-29", "at-28"]
         assert len(kb.search_vector(origin, limit=0)) == 0
         assert len(kb.search_vector(origin, limit=2, max_distance=5.0)) == 2
 
@@ -132,7 +130,7 @@ def test_a_cold_query_fetches_only_what_it_searches(many: Ground) -> None:
 
 @pytest.mark.rule("engine-12")
 def test_the_four_nearest_shards_of_a_clustering_are_always_asked(tmp_path: Path) -> None:
-    """Also where clusters lie so far apart that only the nearest seems worth asking."""
+    """This also holds for clusters so far apart that only the nearest seems relevant."""
     dice = np.random.default_rng(7)
     centres = np.eye(DIMENSION)[:8] * 10.0
     documents = [

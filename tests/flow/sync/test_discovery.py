@@ -1,10 +1,12 @@
 """Which sources there are, and what becomes of those that are gone."""
 
-from pathlib import Path
+import functools
+import sys
 
 import pytest
 
-from pair.sync.contract import UnreadableDocument
+from contract.test_documents import docx, pdf
+from pair.reading import process, reader
 from pair.sync.discover import SyncPaths
 from pair.sync.rules import SyncSettings
 from support.sync_parts import Page, Project
@@ -65,7 +67,7 @@ def test_a_file_that_is_utf8_and_small_enough_is_a_source(project: Project, cont
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"caf\xe9", "not UTF-8 text"), (b"x" * 10_001, "larger than 10,000 bytes")],
+    [(b"\x89PNG\r\n\x1a\n\0", "not text in any known charset"), (b"x" * 10_001, "larger than 10,000 bytes")],
     ids=["not UTF-8", "too large"],
 )
 @pytest.mark.rule("sync-11")
@@ -83,7 +85,7 @@ def test_a_file_that_is_no_text_is_left_out_with_the_reason_and_not_read_again(
     assert again.bytes_read == 1
 
 
-@pytest.mark.parametrize("content", [b"caf\xe9", b"x" * 10_001], ids=["not UTF-8", "too large"])
+@pytest.mark.parametrize("content", [b"\x89PNG\xff", b"x" * 10_001], ids=["not text", "too large"])
 @pytest.mark.rule("sync-11")
 @pytest.mark.rule("sync-12")
 def test_a_source_that_stops_being_text_is_removed_and_comes_back_when_it_is_text_again(
@@ -102,7 +104,7 @@ def test_a_source_that_stops_being_text_is_removed_and_comes_back_when_it_is_tex
 
 
 @pytest.mark.rule("sync-11")
-def test_a_higher_limit_lets_in_what_was_too_large(project: Project) -> None:
+def test_a_higher_limit_accepts_a_file_that_was_too_large(project: Project) -> None:
     project.write("a.md", "x" * 10_001)
     project.run()
     project.policy = SyncSettings(max_source_bytes=20_000)
@@ -148,29 +150,50 @@ def test_a_file_that_cannot_be_opened_fails_alone_and_keeps_its_record(project: 
     assert project.index == entry("a.md", "a") + "\n" + entry("b.md", "b")
 
 
-class UpperCase:
-    """A document loader that can read everything but one file."""
-
-    def text_of(self, path: Path) -> str:
-        if path.name.startswith("broken"):
-            raise UnreadableDocument("encrypted")
-        return path.read_bytes()[4:].decode().upper()
-
-
 @pytest.mark.rule("sync-11")
-def test_documents_are_read_through_a_loader_when_there_is_one(project: Project) -> None:
-    for name in ("a.pdf", "b.DOCX", "broken.pdf"):
-        project.write(name, b"%PDFtext")
+def test_documents_are_read_once_their_extra_is_installed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("a.pdf", pdf("We deploy on Mondays"))
+    project.write("b.DOCX", docx("We deploy on Mondays"))
+    project.write("broken.pdf", b"%PDF-text")
     project.write("c.html", "<p>page")
+    for package in ("pypdfium2", "mammoth"):
+        monkeypatch.setitem(sys.modules, package, None)
     without = project.run()
     assert [path for path, _ in without.skipped] == ["a.pdf", "b.DOCX", "broken.pdf"]
     assert all("pair-kb[documents]" in reason for _, reason in without.skipped)
     assert list(project.records) == ["c.html"]
-    project.documents = UpperCase()
+    monkeypatch.undo()
     report = project.run()
     assert sorted(project.records) == ["a.pdf", "b.DOCX", "c.html"]
-    assert project.summariser.texts["a.pdf"] == "TEXT"
-    assert report.skipped == (("broken.pdf", "encrypted"),)
+    assert project.summariser.texts["a.pdf"] == "We deploy on Mondays"
+    assert report.skipped == (("broken.pdf", "is damaged, or cannot be read as .pdf"),)
+
+
+@pytest.mark.parametrize(
+    ("package", "cached", "concerned"),
+    [("tree_sitter", reader.can_cut_code, "tool.py"), ("rapidocr", process.has_ocr, "scan.pdf")],
+)
+def test_an_extra_that_is_installed_later_reads_its_files_again_and_no_others(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    cached: "functools._lru_cache_wrapper[bool]",
+    concerned: str,
+) -> None:
+    project.write("tool.py", 'def deploy():\n    """Deploy on Mondays."""\n')
+    project.write("scan.pdf", pdf("We deploy on Mondays"))
+    project.write("a.md", "text")
+    monkeypatch.setitem(sys.modules, package, None)
+    cached.cache_clear()
+    project.run()
+    before = project.records
+    monkeypatch.undo()
+    cached.cache_clear()
+    report = project.run()
+    assert report.bytes_read == project.path(concerned).stat().st_size
+    assert report.changed == (concerned == "tool.py")
+    assert {name for name in before if before[name] != project.records[name]} <= {"tool.py"}
+    assert project.run().bytes_read == 0
 
 
 @pytest.mark.rule("sync-50")

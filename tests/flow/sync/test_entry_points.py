@@ -58,7 +58,7 @@ def test_a_first_sync_goes_on_while_the_program_that_started_it_does(project: Pr
     project.summariser.on_call = lambda _: assert_set(may_go_on)
     background = threading.Thread(target=project.run)
     background.start()
-    may_go_on.set()  # reached while the run may still be under way
+    may_go_on.set()  # reached while the run may still be in progress
     background.join(60)
     assert project.index == entry("a.md", "text")
 
@@ -79,7 +79,7 @@ def test_ticks_refresh_urls_when_they_are_due(project: Project) -> None:
 
 
 class HeldRun:
-    """A run of the project that stands still in its summariser until it is let go."""
+    """A run of the project that is paused in its summariser until it is released."""
 
     def __init__(self, project: Project) -> None:
         self._is_in, self._may_go_on = threading.Event(), threading.Event()
@@ -95,11 +95,11 @@ class HeldRun:
         assert_set(self._is_in)
         return self
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._may_go_on.set()
 
     def __exit__(self, *_: object) -> None:
-        self.let_go()
+        self.release()
         self._thread.join(60)
 
 
@@ -135,7 +135,7 @@ def test_a_run_by_hand_waits_for_the_other_says_so_and_repeats_nothing(project: 
         waiting.start()
         assert_set(says)
         assert other.summariser.calls == []
-        held.let_go()
+        held.release()
         waiting.join(60)
     assert other.observer.said == [f"waiting for another sync: process {os.getpid()}"]
     assert did(other) == ([], [])

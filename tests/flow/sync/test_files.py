@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pair import errors
-from pair.sync.documents import DocumentProcess
+from pair.reading.process import ReaderProcesses
 from support.sync_parts import UNUSABLE, Project, hash_of, summary_of
 from support.sync_runs import both_faults, did, entry, text_at
 
@@ -117,7 +117,7 @@ def test_a_pending_file_that_fails_again_keeps_its_record_whole(project: Project
 
 @pytest.mark.rule("sync-17")
 @pytest.mark.rule("sync-18")
-def test_a_changed_file_is_read_and_summarised_anew(project: Project) -> None:
+def test_a_changed_file_is_read_and_summarised_again(project: Project) -> None:
     project.write("a.md", "text")
     project.write("b.md", "text")
     project.run()
@@ -208,14 +208,14 @@ def test_a_file_name_that_is_no_utf8_is_left_out_of_an_index_that_is(project: Pr
 
 def test_a_document_whose_converter_is_ended_from_outside_is_tried_again_by_the_next_run(project: Project) -> None:
     project.write("guide.html", "<p>We deploy on Mondays")
-    project.documents = DocumentProcess()
+    project.reader = ReaderProcesses()
     project.run()
     project.write("guide.html", "<p>We deploy on Tuesdays")
     killing = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    project.documents = DocumentProcess(command=[sys.executable, "-c", killing])
+    project.reader = ReaderProcesses(command=[sys.executable, "-c", killing])
     report = project.run()
     assert report.problems == (("guide.html", "its converter was ended by SIGKILL"),)
     assert project.record("guide.html")["content_hash"] == hash_of("We deploy on Mondays")
-    project.documents = DocumentProcess()
+    project.reader = ReaderProcesses()
     assert project.run().changed == 1
     assert project.record("guide.html")["content_hash"] == hash_of("We deploy on Tuesdays")

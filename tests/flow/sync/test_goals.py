@@ -27,7 +27,7 @@ def test_a_second_run_over_nothing_new_does_nothing_and_changes_no_byte(project:
     assert project.made == before
     assert second.did_nothing
     assert (second.unchanged, second.bytes_read, second.model_calls) == (25, 0, 0)
-    assert second.skipped == first.skipped == (("logo.png", "not UTF-8 text"),)
+    assert second.skipped == first.skipped == (("logo.png", "not text in any known charset"),)
 
 
 @pytest.mark.rule("sync-1")
@@ -139,7 +139,7 @@ def test_a_report_counts_what_became_of_every_source(project: Project) -> None:
         "seconds": 0.0,
         "problems": [
             {"source": "https://down.example", "reason": "scripted timeout"},
-            {"source": "pending.md", "reason": f"pending: {UNUSABLE.message}: {UNUSABLE.explanation}"},
+            {"source": "pending.md", "reason": f"pending: {UNUSABLE.message} {UNUSABLE.explanation}"},
         ],
         "skipped": [],
         "errors": [],

@@ -1,4 +1,4 @@
-"""How soon a finished change is in both files, seen from outside while the run goes on."""
+"""The delay until a finished change is in both files, measured from outside during the run."""
 
 import json
 import re

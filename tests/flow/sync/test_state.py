@@ -51,7 +51,7 @@ def test_an_index_that_is_gone_or_edited_is_put_right_without_any_call(
 
 
 @pytest.mark.rule("sync-39")
-def test_a_summary_is_kept_as_it_is_and_shown_without_blank_lines(project: Project) -> None:
+def test_a_summary_is_kept_unchanged_and_shown_without_blank_lines(project: Project) -> None:
     project.write("a.md", "text")
     project.summariser.answers["a.md"] = "\n\nOne.  \n\n\n  Two.\n\n"
     project.run()
@@ -166,7 +166,7 @@ def test_a_state_that_cannot_be_read_stops_the_run_is_kept_and_reported(project:
         project.run()
     assert Path(caught.value.details["kept_at"]).read_bytes() == content
     assert (project.index, did(project)) == (index, ([], []))
-    assert project.run().added == 1, "the next run builds it anew, as the error says"
+    assert project.run().added == 1, "the next run builds it again, as the error says"
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.6, 0.9])

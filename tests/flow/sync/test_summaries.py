@@ -41,7 +41,7 @@ def test_a_fault_in_the_last_summary_of_a_page_is_not_lost(project: Project) -> 
 
 
 @pytest.mark.rule("sync-13")
-def test_a_model_that_is_away_is_asked_a_few_times_and_not_for_every_source(project: Project) -> None:
+def test_an_unavailable_model_is_asked_a_few_times_and_not_for_every_source(project: Project) -> None:
     project.policy = SyncSettings(summarization_concurrency=1)
     for number in range(20):
         project.write(f"{number}.md", f"text {number}")

@@ -1,4 +1,4 @@
-"""Whatever the text: hashing many words at once gives what hashing one feature after the other gives."""
+"""Any text: hashing many words at once equals hashing one feature after the other."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Whatever the text: nothing is lost, nothing comes twice, offsets and contexts are right."""
+"""Chunks of any text: nothing is lost or repeated, and offsets and contexts are right."""
 
 import re
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""An export that somebody wrote wrong, on purpose or not, is read or refused; nothing else happens."""
+"""A malformed export is read or refused; nothing else happens."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def sealed(lines: list[bytes]) -> bytes:
-    """With a trailer that is right: only what the lines say is wrong."""
+    """Return the lines with a valid trailer, so that only the lines are wrong."""
     content = b"".join(line.replace(b"\n", b" ") + b"\n" for line in lines)
     end = {"documents": len(lines) - 1, "sha256": hashlib.sha256(content).hexdigest()}
     return content + json.dumps({"end": end}).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Shards, manifests and exports that strangers made: read, or refused with a code; in bounded memory and time.
+"""Untrusted shards, manifests and exports: read, or refused with a code, in bounded memory and time.
 
 `HYPOTHESIS_PROFILE=nightly` tries a hundred times as many.
 """
@@ -20,8 +20,8 @@ SECONDS = 7200 if IS_NIGHTLY else 600
 
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_a_stranger_changes_is_read_or_refused_with_a_code(tmp_path: Path, part: int) -> None:
-    """In a process of its own, which has little memory and may die: its last number says what of."""
+def test_any_untrusted_change_is_read_or_refused_with_a_code(tmp_path: Path, part: int) -> None:
+    """Run in a separate process with little memory; its last number says which input killed it."""
     begin = part * CASES
     done = subprocess.run(
         [sys.executable, "-m", "support.hostile_shards", str(tmp_path), str(begin), str(begin + CASES)],

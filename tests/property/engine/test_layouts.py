@@ -1,4 +1,4 @@
-"""The same documents, in whatever order, batches and shards they came: the same answers, ties included."""
+"""The same documents in any order, batches and shards give the same answers, ties included."""
 
 import tempfile
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def place(spot: int) -> list[float]:
 
 @st.composite
 def contents(draw: st.DrawFn) -> dict[str, Document]:
-    """What is stored in the end; half of the documents are embedded, half bring a place."""
+    """Return the final documents; half of them are embedded, half have a given vector."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     documents = {}
     for name in names:
@@ -106,7 +106,9 @@ def answers(kb: KnowledgeBase) -> list[list[tuple[Any, ...]]]:
     ]
 
 
-def told(documents: Sequence[Document], policy: dict[str, Any], steps: Sequence[Step]) -> list[list[tuple[Any, ...]]]:
+def answers_after(
+    documents: Sequence[Document], policy: dict[str, Any], steps: Sequence[Step]
+) -> list[list[tuple[Any, ...]]]:
     """The answers of a KB that came to hold these documents along these steps."""
     wanted = {each.id for each in documents}
     with tempfile.TemporaryDirectory() as folder:
@@ -139,5 +141,5 @@ def test_answers_do_not_depend_on_how_the_documents_came(
 ) -> None:
     policy, steps = history
     order = data.draw(st.permutations(sorted(stored)))
-    expected = told([stored[name] for name in sorted(stored)], PLAIN, [])
-    assert told([stored[name] for name in order], policy, steps) == expected
+    expected = answers_after([stored[name] for name in sorted(stored)], PLAIN, [])
+    assert answers_after([stored[name] for name in order], policy, steps) == expected

@@ -1,4 +1,4 @@
-"""Whatever the hits: merging and folding lose no text, keep the order, and have nothing left to do afterwards."""
+"""Any hits: merging and folding lose no text, keep the order, and are idempotent."""
 
 from hypothesis import given
 from hypothesis import strategies as st

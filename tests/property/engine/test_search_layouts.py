@@ -27,7 +27,7 @@ LONG = (
 @functools.cache
 def corpus() -> list[Document]:
     """Names that lead from one document to the next, equal texts, and texts that name nothing."""
-    told = [
+    all_values = [
         Document(
             f"doc-{number:02}",
             f"In {TOWNS[number % 4]} we saw {PEOPLE[number % 6]} with {THINGS[number % 5]} and {THINGS[number % 3]}.",
@@ -44,7 +44,7 @@ def corpus() -> list[Document]:
     long = [Document(f"long-{number}", LONG, title="Diary") for number in range(2)]
     vector = WordLlamaEmbedder().embed(["a place of its own"])[0].tolist()
     placed = [Document(f"placed-{number}", "Grace Hopper was at a place.", vector=vector) for number in range(2)]
-    return [*told, *same, *near, *nameless, *long, *placed, Document("empty", "", vector=vector)]
+    return [*all_values, *same, *near, *nameless, *long, *placed, Document("empty", "", vector=vector)]
 
 
 POLICY: dict[str, Any] = {
@@ -72,7 +72,7 @@ def kbs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Knowledg
         kb.close()
 
 
-def told(hits: Hits) -> list[dict[str, Any]]:
+def all_values(hits: Hits) -> list[dict[str, Any]]:
     """Everything that the hits say, and which way was gone."""
     return [*(hit.to_json() for hit in hits), {"mode": hits.mode_used, "reason": hits.reason}]
 
@@ -131,7 +131,7 @@ def test_an_exact_answer_does_not_know_the_layout(
     kbs: dict[int, KnowledgeBase], query: str, mode: SearchMode, limit: int, more: SearchOptions, kept: Any
 ) -> None:
     first, *others = (
-        told(kb.search(query, mode=mode, limit=limit, filter=kept, exact=True, explain=True, options=more))
+        all_values(kb.search(query, mode=mode, limit=limit, filter=kept, exact=True, explain=True, options=more))
         for kb in kbs.values()
     )
     assert all(other == first for other in others)
@@ -162,12 +162,12 @@ def test_ties_are_in_the_order_of_their_ids_in_every_layout(kbs: dict[int, Knowl
 
 def test_after_compaction_and_updates_nothing_is_different(kbs: dict[int, KnowledgeBase], tmp_path: Any) -> None:
     asked = ["Emmy Noether in Newtown", "who broke codes?", "E0432", "rivers and gardens"]
-    expected = [told(kbs[1].search(query, mode=mode, exact=True)) for query in asked for mode in MODES]
+    expected = [all_values(kbs[1].search(query, mode=mode, exact=True)) for query in asked for mode in MODES]
     with Ground(tmp_path, **POLICY, **SHARDS[7]).open() as kb:
         kb.upsert([Document(f"doc-{number:02}", "Emmy Noether was never here.") for number in range(0, 60, 3)])
         kb.upsert(corpus())
         kb.delete(sorted({each.id for each in kb.documents(limit=100)} - {each.id for each in corpus()}))
         for _ in range(2):
-            answers = [told(kb.search(query, mode=mode, exact=True)) for query in asked for mode in MODES]
+            answers = [all_values(kb.search(query, mode=mode, exact=True)) for query in asked for mode in MODES]
             assert answers == expected
             kb.maintenance.compact(everything=True)

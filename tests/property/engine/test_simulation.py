@@ -1,7 +1,7 @@
-"""Writers, one who goes back, a compactor, a collector, readers and an evictor at once, on a store that
+"""Writers, a client that rolls back, a compactor, a collector, readers and an evictor at once, on a store that
 fails: no history breaks the KB.
 
-`make test` tries 200 seeds, `HYPOTHESIS_PROFILE=nightly` 10,000, `PAIR_SIMULATION_RUNS` as many as it says, and
+`make test` tries 120 seeds, `HYPOTHESIS_PROFILE=nightly` 10,000, `PAIR_SIMULATION_RUNS` as many as it says, and
 `PAIR_SIMULATION_SEED` the one that it names. Invariants, after every published manifest and at the end:
     what was acknowledged is there; what failed is not, and never will be; what is unknown (E208) is whole or not there;
     manifests ascend one by one, and no commit is published twice;
@@ -17,7 +17,7 @@ import pytest
 from support.engine_simulation import simulate
 
 SEEDS_PER_TEST = 10
-RUNS = {"nightly": 10_000}.get(os.environ.get("HYPOTHESIS_PROFILE", ""), 200)
+RUNS = {"nightly": 10_000}.get(os.environ.get("HYPOTHESIS_PROFILE", ""), 120)
 RUNS = int(os.environ.get("PAIR_SIMULATION_RUNS", RUNS))
 ONE_SEED = os.environ.get("PAIR_SIMULATION_SEED")
 BLOCKS = (

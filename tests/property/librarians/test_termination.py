@@ -1,4 +1,4 @@
-"""Any graph of librarians that answer, fail, hang and hand over ends in time, within budget, with a valid response."""
+"""Any graph of librarians that answer, fail, hang and delegate ends in time, within budget, with a valid response."""
 
 import asyncio
 import time

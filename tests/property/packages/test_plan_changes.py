@@ -1,4 +1,4 @@
-"""Whatever was installed, offered and done by hand: a plan never costs anybody their work."""
+"""Plans of updates: no combination of installed, offered and edited files loses the work of the user."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ def _named(name: str, files: Files) -> Files:
 
 
 def can_lie_in_one_folder(files: Files) -> bool:
-    """No path is a file and a folder at once."""
+    """Return whether no path is a file and a folder at once."""
     return not any(folder in files for path in files for folder in list_parents(path))
 
 
@@ -63,7 +63,7 @@ def any_case(test):
 
 
 def any_case_with_links(test):
-    """A file whose content nobody looks at: a link, a socket, something of the user's elsewhere."""
+    """A file whose content is not read: a link, a socket, a file of the user elsewhere."""
     return _thoroughly(given(cases(st.sampled_from([*CONTENTS, None])))(test))
 
 

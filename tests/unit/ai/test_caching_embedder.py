@@ -75,8 +75,8 @@ def test_vectors_are_of_single_precision_whatever_the_embedder_returns() -> None
 def test_a_reply_of_no_use_is_an_error(spoil: Callable[[Any], Any], reason: str) -> None:
     with pytest.raises(ModelError) as raised:
         CachingEmbedder(LengthEmbedder(spoil)).embed_all(["a", "b"])
-    assert (raised.value.code, raised.value.explanation) == ("E302", reason)
-    assert raised.value.message == "Model reply cannot be used: length-2"
+    assert (raised.value.code, raised.value.details["reason"]) == ("E302", reason)
+    assert raised.value.message == "Cannot use the reply of the model length-2."
 
 
 def test_a_query_is_one_row() -> None:

@@ -19,6 +19,6 @@ def test_a_model_that_was_never_fetched_is_refused_offline(
     monkeypatch.setenv("FASTEMBED_CACHE_PATH", str(tmp_path))
     with pytest.raises(PairError) as caught:
         FastembedEmbedder(is_offline=True).embed(["word"])
-    assert (caught.value.code, caught.value.message) == ("E301", "Model cannot be reached: BAAI/bge-small-en-v1.5")
+    assert (caught.value.code, caught.value.message) == ("E301", "Cannot reach the model BAAI/bge-small-en-v1.5.")
     assert "engine.embedder: static" in caught.value.hints[1]
     assert capfd.readouterr().err == ""

@@ -10,7 +10,7 @@ from pair.ai.llm_entities import parse_extraction
 EDGE = {"src": "Ada", "dst": "Charles", "rel": "wrote to", "weight": 0.5}
 
 
-def test_a_reply_in_form_is_taken_as_it_is() -> None:
+def test_a_valid_reply_is_used_unchanged() -> None:
     reply = json.dumps({"entities": ["Ada", "Charles", "London"], "edges": [EDGE]})
     expected = Extraction(("Ada", "Charles", "London"), (Relation("Ada", "Charles", "wrote to", 0.5),))
     assert parse_extraction(reply) == expected

@@ -30,7 +30,7 @@ def reason_of_refusal() -> str:
         open_mapped(FILE)
     assert (caught.value.code, caught.value.hints) == (
         "E305",
-        ("Install it anew: pip install --force-reinstall --no-deps 'numbers==1.0'",),
+        ("Install it again: pip install --force-reinstall --no-deps 'numbers==1.0'",),
     )
     return str(caught.value.details["reason"])
 
@@ -53,4 +53,4 @@ def test_a_missing_or_empty_file_is_refused(carried: Path, content: bytes | None
 
 
 def test_a_missing_package_is_refused() -> None:
-    assert reason_of_refusal() == "the package that has it is not installed"
+    assert reason_of_refusal() == "its package is not installed"

@@ -42,7 +42,7 @@ def test_case_spaces_punctuation_and_stop_words_make_no_difference(left: str, ri
     assert near(left, right) == pytest.approx(1)
 
 
-def test_a_text_of_stop_words_alone_is_told_by_them() -> None:
+def test_a_text_of_stop_words_alone_is_embedded_by_them() -> None:
     assert {"the", "of", "and"} <= ENGLISH
     assert near("the of", "of the") == pytest.approx(1)
     assert near("the of", "and") < 0.5
@@ -60,7 +60,7 @@ def test_chinese_is_found_by_a_part_of_a_sentence() -> None:
 
 
 def test_signs_are_independent_of_places() -> None:
-    """With the bare low bits of FNV every even number would have one sign, and every odd number the other."""
+    """Check signs: with the low bits of FNV alone, all even places would have one sign and all odd places the other."""
     sums = np.sign(NgramEmbedder(64).embed([f"{number:x}" for number in range(4_000)]))
     assert abs(float(sums[:, ::2].mean())) < 0.1
     assert abs(float(sums[:, 1::2].mean())) < 0.1

@@ -167,7 +167,7 @@ def test_what_is_no_json_has_no_text(body: str) -> None:
         (401, "context length", False),
     ],
 )
-def test_a_refused_length_is_told_from_other_refusals(status: int, body: str, expected: bool) -> None:
+def test_a_refused_length_is_distinguished_from_other_refusals(status: int, body: str, expected: bool) -> None:
     assert is_too_long(status, body) is expected
 
 

@@ -213,7 +213,7 @@ def test_deep_sections_give_way_to_high_ones() -> None:
 
 
 def seconds_for(source_id: str, text: str) -> float:
-    """Of this thread's own work, so that a busy machine does not matter."""
+    """Return the CPU seconds of this thread, so that a busy machine does not matter."""
     started = time.thread_time()
     lines = lines_of(source_id, text)
     assert len(lines) <= 4

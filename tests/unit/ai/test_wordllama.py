@@ -43,6 +43,8 @@ WORDS = st.sampled_from(
 )
 
 
+IN_PYTHON, IN_THE_LIBRARY = wordllama._load(), wordllama._load()
+IN_THE_LIBRARY.load_library()
 PINNED = [-0.002534, -0.008403, 0.014447, 0.171007]
 
 
@@ -52,7 +54,7 @@ def similarity(left: str, right: str) -> float:
 
 
 def embed_plainly(text: str) -> np.ndarray:
-    """As the package does: all tokens of the whole text, their mean, made of length 1."""
+    """Embed like the package: the mean of all tokens of the text, scaled to length 1."""
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
     mean = TABLE[ids].astype(np.float64).mean(axis=0)
     return np.asarray(mean / np.linalg.norm(mean))
@@ -68,7 +70,7 @@ def test_vectors_are_those_of_the_plain_way(text: str) -> None:
         assert not vector.any()
 
 
-def test_a_vector_is_the_same_today_as_it_was() -> None:
+def test_vectors_do_not_change_between_releases() -> None:
     """Numbers that the package itself gave for this text."""
     (vector,) = EMBEDDER.embed(["The castle has a moat."])
     assert vector[:4] == pytest.approx(PINNED, abs=1e-6)
@@ -114,3 +116,9 @@ def test_no_code_of_the_package_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert {"wordllama", "safetensors", "requests", "huggingface_hub", "asyncio"} & set(done.stdout.split()) == set()
+
+
+@given(st.text(alphabet="aabet<0xE2>éß中\U0001f600-_.1\n", min_size=1, max_size=28))
+def test_python_and_the_library_find_the_same_tokens(word: str) -> None:
+    assert IN_PYTHON.tokens_of(word) == IN_THE_LIBRARY.tokens_of(word)
+    assert IN_PYTHON.library is None

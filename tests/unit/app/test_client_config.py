@@ -33,7 +33,7 @@ def test_a_file_that_is_not_there_is_made_once(client: Client, tmp_path: Path):
     assert (tmp_path / name).stat() == before
 
 
-def test_all_else_in_a_file_stays_as_it_was(tmp_path: Path):
+def test_the_rest_of_a_file_is_unchanged(tmp_path: Path):
     path = tmp_path / ".mcp.json"
     servers = '{"z": {"command": "x"}, "pair": {"command": "old"}}'
     path.write_text(f'{{\n    "first": "größer",\n    "mcpServers": {servers},\n    "n": 1\n}}')

@@ -1,4 +1,4 @@
-"""How much of a result fits, where texts are cut, and addresses of documents."""
+"""The size of results, where texts are cut, and addresses of documents."""
 
 import logging
 

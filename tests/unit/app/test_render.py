@@ -18,7 +18,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_words_of_any_language_stay_as_they_are(text: str) -> None:
+def test_words_of_any_language_are_unchanged(text: str) -> None:
     assert escape_line(text) == text
     assert escape_text(text) == text
 

@@ -51,7 +51,7 @@ def test_what_is_no_key_is_refused(tmp_path: Path, text: str):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_file_with_a_key_of_another_shape_lets_nobody_in(tmp_path: Path, changes: dict[str, object]):
+def test_a_file_with_a_malformed_key_gives_no_access(tmp_path: Path, changes: dict[str, object]):
     keys = key_file(tmp_path, ManualClock())
     _, text = keys.add("importer", "write", [], datetime.timedelta(days=1))
     path = tmp_path / "deep" / "keys.json"
@@ -65,7 +65,7 @@ def test_a_file_with_a_key_of_another_shape_lets_nobody_in(tmp_path: Path, chang
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"null", b'{"keys": 7}', b'{"keys": [7]}', b"\xff"])
-def test_what_is_no_file_of_keys_is_told(tmp_path: Path, content: bytes):
+def test_an_invalid_file_of_keys_is_reported(tmp_path: Path, content: bytes):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "keys.json").write_bytes(content)
     with pytest.raises(errors.UsageError, match=r"not a file of keys"):

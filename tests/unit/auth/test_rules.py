@@ -29,7 +29,7 @@ def test_these_may_lead_elsewhere(host: str):
         ("kb.example.org", "https://KB.example.org", False),
     ],
 )
-def test_requests_from_here_are_let_in(host: str, origin: str, only_loopback: bool):
+def test_local_requests_are_allowed(host: str, origin: str, only_loopback: bool):
     rules.check_origin(host, origin, only_loopback=only_loopback)
 
 
@@ -62,6 +62,6 @@ def test_no_client_gets_more_than_its_burst_and_its_rate(per_second: float, burs
         let_in += wait == 0
         assert let_in <= burst + now * per_second + 1e-6
         if wait:
-            # Whoever waits as long as told is let in.
+            # A client that waits as long as requested is admitted.
             _, after = rules.take_token(bucket, now + wait + 1e-6, per_second=per_second, burst=burst)
             assert after == 0

@@ -68,7 +68,7 @@ def _pipe(store: TrustStore) -> None:
     os.mkfifo(store.path, 0o600)
 
 
-def _stranger(store: TrustStore) -> None:
+def _other_user(store: TrustStore) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root gives files away")
     os.chown(store.path, 12345, 12345)
@@ -77,7 +77,7 @@ def _stranger(store: TrustStore) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        _link, _link_folder, _folder, _pipe, _stranger,
+        _link, _link_folder, _folder, _pipe, _other_user,
         lambda store: store.path.chmod(0o620),
         lambda store: store.path.chmod(0o602),
         *(lambda store, content=content: store.path.write_bytes(content) for content in (

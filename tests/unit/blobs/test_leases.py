@@ -1,4 +1,4 @@
-"""Leases by the second, on clocks set by hand: when they end, what is told, and what is left behind."""
+"""Leases on manual clocks: when they end, what they report, and what they leave behind."""
 
 import datetime
 import itertools
@@ -60,7 +60,7 @@ def test_a_lease_says_what_it_is(kind: Callable[[ManualClock], Leases]) -> None:
     assert leases.acquire("kb", seconds=5) == Lease("kb", "host-a", "token-2", 2, later(15))
 
 
-def test_who_holds_it_and_until_when_is_told(kind: Callable[[ManualClock], Leases]) -> None:
+def test_a_refusal_names_the_holder_and_the_end_of_the_lease(kind: Callable[[ManualClock], Leases]) -> None:
     clock = ManualClock()
     leases = kind(clock)
     leases.acquire("kb", seconds=90)
@@ -182,9 +182,9 @@ def put_something_else(leases: BlobLeases, store: MemoryStore) -> None:
 
 @pytest.mark.parametrize(
     ("interfere", "seconds", "holder"),
-    [(hold_it, 30, "host-b"), (come_and_go, 90, "somebody else"), (put_something_else, 90, "somebody else")],
+    [(hold_it, 30, "host-b"), (come_and_go, 90, "another writer"), (put_something_else, 90, "another writer")],
 )
-def test_whoever_is_faster_by_a_moment_is_named(
+def test_a_refusal_names_the_writer_that_was_faster(
     interfere: Callable[[BlobLeases, MemoryStore], None], seconds: float, holder: str
 ) -> None:
     inner, clock = MemoryStore(ManualClock()), ManualClock()
@@ -236,7 +236,7 @@ def test_what_a_lease_can_say_is_held(changes: dict[str, Any]) -> None:
     assert refused(lambda: on_blobs(store, ManualClock()).acquire("kb", seconds=30))["holder"] == "host-b"
 
 
-def test_a_request_that_never_arrived_is_told_and_changes_nothing() -> None:
+def test_a_request_that_never_arrived_is_reported_and_changes_nothing() -> None:
     store = MemoryStore(ManualClock())
     faulty = on_blobs(FaultyStore(store, planned(["before"] * 3, only=["create", "put_if"])), ManualClock())
     with pytest.raises(errors.StorageError) as raised:
@@ -321,7 +321,7 @@ def test_the_file_of_a_lease_tells_the_last_fence_and_its_holder(
     first.close()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.StorageError):
         on_files(tmp_path / "file").acquire("kb", seconds=30)
@@ -331,7 +331,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 class Obeying:
-    """Leases that do as they are told, and remember what they were asked."""
+    """Leases with scripted answers, which record their calls."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.asked: list[tuple[str, Lease | str, float]] = []

@@ -39,7 +39,7 @@ def test_a_section_with_all_below_it_is_one_chunk_if_it_fits() -> None:
     assert [each.partition("\n")[0] for _, each in cut(text, 160)] == ["# A", "# C"]
 
 
-def test_the_rest_of_a_long_section_stands_below_its_heading() -> None:
+def test_the_rest_of_a_long_section_has_its_heading_as_context() -> None:
     chunks = cut(f"# A\n\n## B\n\n{WORDS * 8}", 120)
     assert chunks[0][1].startswith("# A\n\n## B\n\none two")
     assert [context for context, _ in chunks] == ["", *["A > B"] * (len(chunks) - 1)]
@@ -58,7 +58,7 @@ def test_tiny_sections_share_a_chunk_and_others_do_not() -> None:
     assert [text.count("##") for _, text in cut(larger, 200)] == [1] * 6
 
 
-def test_a_tiny_section_at_the_end_joins_its_sibling_but_no_stranger() -> None:
+def test_a_tiny_section_at_the_end_joins_its_sibling_only() -> None:
     assert [text.count("#") for _, text in cut(f"# A\n\n{WORDS * 3}\n\n# B\n\nx", 170)] == [2]
     chunks = cut(f"# A\n\n{WORDS * 2}\n\n## B\n\n{WORDS * 2}\n\n## C\n\nend\n\n# D\n\n{WORDS * 3}", 160)
     assert [text.partition("\n")[0] for _, text in chunks] == ["# A", "## B", "# D"]

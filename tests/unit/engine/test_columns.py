@@ -40,7 +40,7 @@ def described(documents: StoredDocuments) -> list[tuple[str, list[str], GraphRow
         assert pieces == [text[row["start"] : row["end"]] for row in own], "bytes and characters agree"
         found.append((Header.from_bytes(documents.headers[number]).id, pieces, documents.graphs.get(number)))
     assert len(documents.vectors) == len(documents.chunks)
-    assert np.all(np.diff(documents.chunks["doc"].astype(int)) >= 0), "chunks stand in the order of their documents"
+    assert np.all(np.diff(documents.chunks["doc"].astype(int)) >= 0), "chunks are in the order of their documents"
     return found
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pair.engine.format.array_file import ArrayFile, write_arrays
 from pair.engine.format.columns import build_graph_columns
 from pair.engine.format.graph_index import GraphIndex, graph_sections
-from pair.engine.query.graph import GraphShard, find_linked_entities, require_graph, walk_graph
+from pair.engine.query.graph import GraphShard, Seed, find_linked_entities, require_graph, walk_graph
 from pair.errors import NotFoundError
 from pair.text.entity_rules import ALIAS, TOGETHER
 from pair.values import GraphParameters, GraphRows
@@ -21,7 +21,7 @@ STEPS = 10
 
 
 def graph_file(folder: Path, graphs: list[GraphRows]) -> GraphIndex:
-    """Of documents with one chunk each."""
+    """Build the graph file of documents with one chunk each."""
     columns = build_graph_columns(dict(enumerate(graphs)), [1] * len(graphs))
     path = folder / f"{len(list(folder.iterdir()))}.graph"
     write_arrays(path, graph_sections(columns, np.arange(len(graphs)), len(graphs)))
@@ -78,7 +78,7 @@ def test_scores_are_those_of_the_dense_reference(
     parameters = GraphParameters(hops=20, decay=decay)
     with tempfile.TemporaryDirectory() as folder:
         shard = GraphShard(graph_file(Path(folder), graphs))
-        found = walk_graph([shard], [(0, row) for row in chosen], names, parameters)
+        found = walk_graph([shard], [Seed(0, row) for row in chosen], names, parameters)
     scores = np.zeros(len(graphs))
     scores[found.rows] = found.scores
     assert scores == pytest.approx(dense(graphs, chosen, names, decay), abs=1e-5)
@@ -99,13 +99,13 @@ def kb_of(count: int) -> list[GraphRows]:
 def spread_over(
     folder: Path, graphs: list[GraphRows], shards: int, parameters: GraphParameters, gone: frozenset[int] = frozenset()
 ) -> dict[int, float]:
-    """The score of each document, whatever shard it is in: documents are dealt out in turn."""
+    """Return the score of each document. The documents are spread over the shards in turn."""
     dealt = [list(range(number, len(graphs), shards)) for number in range(shards)]
     opened = []
     for own in dealt:
         live = np.array([each not in gone for each in own])
         opened.append(GraphShard(graph_file(folder, [graphs[each] for each in own]), None if live.all() else live))
-    seeds = [(each % shards, each // shards) for each in (17, 40, 3)]
+    seeds = [Seed(each % shards, each // shards) for each in (17, 40, 3)]
     found = walk_graph(opened, seeds, ["entity 4", "entity 11"], parameters)
     places = zip(found.shards.tolist(), found.rows.tolist(), found.scores.tolist(), strict=True)
     return {dealt[shard][row]: score for shard, row, score in places}
@@ -145,9 +145,9 @@ def test_what_is_gone_counts_for_nothing(tmp_path: Path) -> None:
 def test_a_document_that_only_an_entity_leads_to_is_found(tmp_path: Path) -> None:
     graphs = [mentions("film", "director"), mentions("director", "town"), mentions("town"), mentions("other")]
     shard = GraphShard(graph_file(tmp_path, graphs))
-    near = walk_graph([shard], [(0, 0)], [], GraphParameters(hops=1))
+    near = walk_graph([shard], [Seed(0, 0)], [], GraphParameters(hops=1))
     assert sorted(near.rows.tolist()) == [0, 1]
-    far = walk_graph([shard], [(0, 0)], [], GraphParameters(hops=2))
+    far = walk_graph([shard], [Seed(0, 0)], [], GraphParameters(hops=2))
     assert sorted(far.rows.tolist()) == [0, 1, 2]
     assert far.scores[0] > far.scores[1] > far.scores[2]
 
@@ -165,7 +165,7 @@ def test_an_alias_leads_to_documents_that_know_the_other_name_only(tmp_path: Pat
 def test_what_is_everywhere_leads_nowhere(tmp_path: Path) -> None:
     graphs = [mentions("everything", f"entity {number // 2}") for number in range(100)]
     shard = GraphShard(graph_file(tmp_path, graphs))
-    found = walk_graph([shard], [(0, 10)], ["everything"], GraphParameters())
+    found = walk_graph([shard], [Seed(0, 10)], ["everything"], GraphParameters())
     assert sorted(found.rows.tolist()) == [10, 11]
     assert find_linked_entities([shard], ["everything"], GraphParameters().most_common) == {}
 
@@ -174,12 +174,14 @@ def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
     shard = GraphShard(graph_file(tmp_path, [mentions("a")]))
     assert len(walk_graph([shard], [], ["unknown"], GraphParameters()).rows) == 0
     assert len(walk_graph([], [], ["a"], GraphParameters()).rows) == 0
-    assert len(walk_graph([GraphShard(shard.file, np.array([False]))], [(0, 0)], ["a"], GraphParameters()).rows) == 0
+    assert (
+        len(walk_graph([GraphShard(shard.file, np.array([False]))], [Seed(0, 0)], ["a"], GraphParameters()).rows) == 0
+    )
 
 
 def test_a_seed_without_entities_keeps_what_it_has(tmp_path: Path) -> None:
     shard = GraphShard(graph_file(tmp_path, [GraphRows(), mentions("a")]))
-    found = walk_graph([shard], [(0, 0)], [], GraphParameters())
+    found = walk_graph([shard], [Seed(0, 0)], [], GraphParameters())
     assert (found.rows.tolist(), found.scores.tolist()) == ([0], [1.0])
 
 

@@ -58,7 +58,7 @@ def shard(name: str = "a", *, documents: int = 10, gone: tuple[int, ...] = (), r
 
 
 def manifest() -> Manifest:
-    """What the golden file of schema 1 holds."""
+    """Return the manifest in the golden file of schema 1."""
     return Manifest(
         kb_id="default",
         number=7,
@@ -215,7 +215,7 @@ def test_any_number_of_documents_may_be_gone(documents: int) -> None:
     assert after.tombstones.tolist() == [number == documents - 1 for number in range(documents)]
 
 
-def test_a_kb_that_was_embedded_anew_remembers_what_its_hashes_name() -> None:
+def test_a_re_embedded_kb_remembers_the_embedder_of_its_hashes() -> None:
     before = manifest()
     after = before.make_reembedded("commit-8", NOON, [shard("d")], "other", 8)
     assert (after.embedder, after.dimension, after.number, after.commit_id) == ("other", 8, 8, "commit-8")
@@ -388,7 +388,7 @@ def test_a_cause_that_a_later_pair_knows_is_none() -> None:
     assert from_bytes(content + f',"content_sha256":"{seal}"}}\n'.encode(), "key").made_by == ""
 
 
-def test_some_causes_leave_every_document_as_it_was() -> None:
+def test_some_causes_change_no_document() -> None:
     causes = [cause for cause in ("", *get_args(Cause)) if replace(manifest(), made_by=cause).is_rearranged]
     assert causes == ["compact", "collect", "release", "repair"]
 

@@ -1,4 +1,4 @@
-"""The one swap: who wins, who is told that they lost, and what is settled by looking."""
+"""The swap of a manifest: winners, losers, and lost answers that a read settles."""
 
 import dataclasses
 import datetime
@@ -154,7 +154,7 @@ def test_a_manifest_that_was_deleted_is_none() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_of_two_swaps_on_one_manifest_the_second_is_told_that_it_lost(is_first: bool) -> None:
+def test_of_two_swaps_on_one_manifest_the_second_is_refused(is_first: bool) -> None:
     store = memory()
     one, other = publication(store), publication(store)
     before = None if is_first else one.swap(None, next_of(None))
@@ -196,7 +196,7 @@ def test_a_swap_that_others_have_built_on_already_was_won() -> None:
     assert settled.manifest.holds_commit(mine.commit_id)
 
 
-def test_a_store_that_never_takes_it_is_tried_five_times_and_nobody_can_tell() -> None:
+def test_a_swap_that_never_succeeds_is_tried_five_times_and_its_result_is_unknown() -> None:
     watched = Watched(planned(["before"] * 50, only=["create"]))
     store = memory()
     with pytest.raises(errors.PairError) as raised:
@@ -219,7 +219,7 @@ def test_a_damaged_manifest_in_its_place_is_not_overwritten() -> None:
     published = publication(store)
     first = published.swap(None, next_of(None))
     store.put(KEY, b"damaged")
-    with pytest.raises(errors.ConflictError):  # nobody can tell whether ours was there before the damage
+    with pytest.raises(errors.ConflictError):  # it is unknown whether ours was published before the damage
         published.swap(first, next_of(first))
     blob = store.get(KEY)
     assert blob is not None
@@ -349,7 +349,7 @@ def test_a_copy_of_each_manifest_is_kept_before_it_is_published() -> None:
     assert steps == ["probe", "copy", "swap", "copy", "swap"]
 
 
-def test_a_copy_of_what_nobody_can_tell_of_stays() -> None:
+def test_the_copy_of_a_swap_with_an_unknown_result_stays() -> None:
     store = memory()
     first = publication(store, keeps_versions=True).swap(None, next_of(None))
 
@@ -395,7 +395,7 @@ def test_a_reader_of_the_past_asks_next_to_nothing_of_the_store_again() -> None:
     assert watched.asked == ["get_if_changed"]
 
 
-def test_a_version_that_is_let_go_is_told_to_who_reads_it() -> None:
+def test_a_version_that_is_no_longer_kept_is_reported_to_its_reader() -> None:
     store = memory()
     writer = publication(store, keeps_versions=True)
     first = writer.swap(None, next_of(None))
@@ -488,7 +488,7 @@ def test_a_store_that_does_not_show_what_was_written_tells_no_time() -> None:
     assert "It does not show what was just written" in format_error(raised.value)
 
 
-def test_the_first_reading_is_told_from_later_ones() -> None:
+def test_only_the_first_read_returns_a_first_manifest() -> None:
     store = memory()
     publication(store).swap(None, next_of(None))
     reader = publication(store)

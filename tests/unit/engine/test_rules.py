@@ -129,7 +129,7 @@ def test_a_shard_is_likely_to_hold_something_nearer_while_its_centroid_is_about_
     assert rules.is_likely_nearer(candidate, None)
     assert rules.is_likely_nearer(candidate, 1.9)
     assert not rules.is_likely_nearer(candidate, 1.5)
-    assert not rules.is_likely_nearer(Ranked(0, rules.LIKELY_REACH, 1.0), 1.0), "as far as it may be is too far"
+    assert not rules.is_likely_nearer(Ranked(0, rules.LIKELY_REACH, 1.0), 1.0), "a shard at the limit is too far"
 
 
 def test_the_cap_hides_nothing_from_a_filter_or_a_search_that_found_too_little() -> None:
@@ -254,7 +254,7 @@ def test_a_run_is_merged_with_one_of_up_to_twice_its_size(rows: int, taken: list
     assert (plan.reason, names_of(plan.shards)) == ("size_tier" if taken else "no_compaction_debt", taken)
 
 
-def test_a_worn_shard_is_written_anew() -> None:
+def test_a_shard_with_many_deleted_documents_is_rewritten() -> None:
     shards = [shard("fresh", 10, gone=1), shard("worn", 10, gone=2)]
     plan = rules.plan_compaction(manifest(*shards), POLICY)
     assert (plan.reason, names_of(plan.shards)) == ("tombstone_pressure", ["worn"])
@@ -264,7 +264,7 @@ def test_a_worn_shard_is_written_anew() -> None:
 # ── re-embedding ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_shards_of_one_run_are_embedded_anew_together_and_the_smallest_run_first() -> None:
+def test_shards_of_one_run_are_re_embedded_together_and_the_smallest_run_first() -> None:
     shards = [shard("a", 30, run="r"), shard("tail", 5), shard("b", 30, run="r"), shard("c", 40, run="s")]
     empty = shard("empty", 2, gone=2)
     assert [names_of(each) for each in rules.group_for_reembedding([*shards, empty])] == [["tail"], ["c"], ["a", "b"]]
@@ -360,7 +360,7 @@ def test_old_shards_go_and_then_the_longest_idle(
     assert tuple("".join(each.name for each in some) for some in gone) == (old, crowded)
 
 
-def test_no_room_is_made_for_what_nobody_wants() -> None:
+def test_nothing_is_evicted_without_need() -> None:
     assert rules.choose_evictions(CACHED, max_bytes=600, ttl_seconds=0) == ([], [])
 
 
@@ -406,7 +406,7 @@ def packaged(name: str, rows: int = 1, *, gone: int = 0) -> ShardRef:
     return replace(shard(name, rows, gone=gone), origin="handbook")
 
 
-def test_compaction_leaves_shards_of_packages_as_they_are() -> None:
+def test_compaction_does_not_change_shards_of_packages() -> None:
     policy = EngineSettings(compaction_min_shard_count=2)
     theirs = [packaged(f"p{number}", 4, gone=3) for number in range(4)]
     for everything in (False, True):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,7 +15,7 @@ from pair.engine.format.array_file import MOST_VALUES, ArrayFile, load_json, wri
 from pair.engine.format.columns import CHUNK_TYPE, DOC_TYPE
 from pair.engine.format.manifest import FileRole
 from pair.engine.format.shard import OPENERS, SearchFile, open_search
-from pair.engine.format.vectors import ANN_MIN_ROWS, Vectors, compute_squares, encode, faiss
+from pair.engine.format.vectors import ANN_MIN_ROWS, Vectors, compute_squares, encode
 from pair.values import Document
 from support.engine_parts import Ground, random_vectors
 from support.hostile_shards import change_header, change_section, change_shard, make_ground, read_manifest
@@ -145,13 +146,13 @@ def test_a_file_of_another_shard_is_refused(ground: Ground, tmp_path: Path, role
     refuse(ground, tmp_path, role, content_of(other, role))
 
 
-def test_text_that_is_no_utf8_is_told_as_damage_by_whatever_looks_at_it(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_reported_as_damage_by_every_reader(tmp_path: Path) -> None:
     ground = make_ground(tmp_path / "kb")
     texts = content_of(ground, "search")
     ref = change_shard(ground, "search", lambda _: texts.replace(b"Text number 3", b"Text\xffnumber 3"))
     search = open_search(ref, ground.store / ref.key("search"))
     doc = next(number for number in range(25) if search.header(number).id == "doc-0003")
-    with pytest.raises(errors.DataError, match="cannot be used"):
+    with pytest.raises(errors.DataError, match="the stored data is damaged"):
         search.text(doc)
     with ground.open() as kb:
         for act in (lambda: kb.document("doc-0003"), lambda: kb.backup.export(tmp_path / "out")):
@@ -182,7 +183,7 @@ def test_codes_of_another_kind_are_refused_when_their_file_is_opened(tmp_path: P
     flat = faiss.IndexFlatL2(vectors.shape[1])
     flat.add(vectors)
     write_search(tmp_path / "hostile.search", faiss.serialize_index(flat))
-    with pytest.raises(ValueError, match="another kind"):
+    with pytest.raises(ValueError, match="do not match"):
         SearchFile(ArrayFile.open(tmp_path / "hostile.search"), "a/b")
 
 

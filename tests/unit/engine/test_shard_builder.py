@@ -1,4 +1,4 @@
-"""Shard files, as anybody with DuckDB can read them."""
+"""Shard files, read with plain DuckDB."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def built(tmp_path: Path) -> BuiltShard:
 
 
 def rows_of(built: BuiltShard, sql: str) -> list[tuple[object, ...]]:
-    """With a plain DuckDB that may load nothing."""
+    """Read rows with a plain DuckDB that may load no extension."""
     options: dict[str, str | bool | int | float | list[str]] = {
         "autoload_known_extensions": False,
         "autoinstall_known_extensions": False,

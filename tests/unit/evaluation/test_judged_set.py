@@ -1,4 +1,4 @@
-"""Judged sets as they are found on disk: whole, odd and broken."""
+"""Judged sets on disk: complete, odd and broken."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def test_habits_of_other_writers_are_understood(tmp_path: Path, files: dict[str,
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, name: str, content: str | bytes, said: str) -> None:
-    assert refusal(tmp_path, {name: content}) == ("E502", said)
+    assert refusal(tmp_path, {name: content}) == ("E502", f"Cannot read {said}.")
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -83,7 +83,10 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     folder = write_files(tmp_path / "judged", {other: text for other, text in WHOLE.items() if other != name})
     with pytest.raises(PairError) as raised:
         list(read_judged_set(folder).documents())
-    assert (raised.value.code, raised.value.message) == ("E501", f"Judged set lacks the file: {folder / name}")
+    assert (raised.value.code, raised.value.message) == (
+        "E501",
+        f"Cannot read the judged set {folder / name}: the file is missing.",
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pair import errors
 from pair.evaluation import measure as metrics
 from pair.evaluation.measure import JudgedQuery, measure, measure_all
 from pair.testing.clock import ManualClock
-from pair.values import Hit, Hits
+from pair.values import Hit, Hits, SearchOptions
 
 GRADES = {"a": 3.0, "b": 2.0, "c": 1.0}
 
@@ -107,9 +107,9 @@ class FixedKb:
         self._chunks = chunks
         self._is_partial = is_partial
 
-    def search(self, query: str, *, limit: int, mode: str) -> Hits:
+    def search(self, query: str, *, limit: int, mode: str, options: SearchOptions | None = None) -> Hits:
         if mode == "graph":
-            raise errors.no_such_document("shelf", "graph")
+            raise errors.no_such_document("kb", "graph")
         self.asked.append(limit)
         self._clock.advance(limit / 1000)
         hits = [Hit(name, "", "", "", "", 0.0, None, {}, 0, 0) for name in self._chunks[:limit]]
@@ -154,9 +154,9 @@ def test_answers_that_lack_a_shard_are_counted() -> None:
 
 def test_a_mode_without_data_is_left_out_unless_it_is_the_only_one() -> None:
     clock = ManualClock()
-    shelf = FixedKb(clock, ["d0"])
-    measured = measure_all(shelf, QUERIES, ["graph", "vector"], clock=clock)
+    kb = FixedKb(clock, ["d0"])
+    measured = measure_all(kb, QUERIES, ["graph", "vector"], clock=clock)
     assert list(measured.modes) == ["vector"]
     assert measured.unavailable["graph"].code == "E214"
     with pytest.raises(errors.NotFoundError):
-        measure_all(shelf, QUERIES, ["graph"], clock=clock)
+        measure_all(kb, QUERIES, ["graph"], clock=clock)

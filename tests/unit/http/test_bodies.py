@@ -1,4 +1,4 @@
-"""How many values a JSON text has, without parsing it."""
+"""The number of JSON values in a body, counted without parsing it."""
 
 import json
 import tracemalloc
@@ -19,7 +19,7 @@ VALUES = st.recursive(
 
 
 def containers_and_commas(value: Any) -> int:
-    """What bounds the number of values from above, less one."""
+    """Return an upper bound of the number of values, less one."""
     if isinstance(value, dict):
         return 1 + max(len(value) - 1, 0) + sum(map(containers_and_commas, value.values()))
     if isinstance(value, list):
@@ -57,7 +57,7 @@ def test_a_text_that_is_long_and_has_few_values_is_not_refused():
     ids=["filter", "unknown keys", "documents"],
 )
 def test_many_wrong_values_are_refused_without_a_problem_for_each(shape: type[Any], body: bytes) -> None:
-    """A problem takes a thousand times the room of the value that it is about."""
+    """The description of a problem takes a thousand times the memory of the wrong value."""
     tracemalloc.start()
     with pytest.raises(errors.UsageError) as caught:
         schemas.read(shape, body)

@@ -1,4 +1,4 @@
-"""Cached responses are used while they are true, version checks are shared, and repeated requests get one answer."""
+"""Cached responses expire with their version, version checks are shared, and repeated requests run once."""
 
 import asyncio
 
@@ -11,23 +11,23 @@ from pair.testing.clock import ManualClock
 
 
 class Store:
-    """Its version, told when the test lets it."""
+    """A store that returns its version when the test allows it."""
 
     def __init__(self) -> None:
         self.number = 1
         self.looks = 0
         self.begun = asyncio.Event()
-        self.let_go = asyncio.Event()
+        self.release = asyncio.Event()
 
     async def look(self) -> Version:
         self.looks += 1
         seen = self.number, "commit"
         self.begun.set()
-        await self.let_go.wait()
+        await self.release.wait()
         return seen
 
 
-def test_a_caller_that_leaves_keeps_nobody_else_from_the_look():
+def test_a_cancelled_caller_does_not_cancel_the_shared_lookup():
     async def story() -> None:
         store = Store()
         runs = SharedRuns()
@@ -36,13 +36,13 @@ def test_a_caller_that_leaves_keeps_nobody_else_from_the_look():
         staying = asyncio.ensure_future(runs.next("a", store.look))
         await asyncio.sleep(0)
         leaving.cancel()
-        store.let_go.set()
+        store.release.set()
         assert await staying == (1, "commit")
 
     asyncio.run(story())
 
 
-def test_a_look_that_fails_fails_for_those_who_shared_it_and_for_nobody_after():
+def test_a_failed_lookup_fails_only_for_the_callers_that_shared_it():
     async def story() -> None:
         is_away = True
 
@@ -98,7 +98,7 @@ def test_answers_are_forgotten_by_their_size_the_oldest_first():
 
         return (await known.once("ada", key, b"body", work))[1]
 
-    async def everybody() -> None:
+    async def all_callers() -> None:
         known = Idempotency(3600, ManualClock())
         for number in range(20):
             assert not await ask(known, f"key-{number}", 4_000_000)
@@ -108,12 +108,12 @@ def test_answers_are_forgotten_by_their_size_the_oldest_first():
         assert not await ask(known, "huge", 100_000_000)
         assert not await ask(known, "huge", 100_000_000)
 
-    asyncio.run(everybody())
+    asyncio.run(all_callers())
     assert done.count("huge") == 2
 
 
 def test_a_request_that_failed_leaves_nothing_behind():
-    async def everybody() -> None:
+    async def all_callers() -> None:
         known = Idempotency(3600, ManualClock())
 
         async def fail() -> Response:
@@ -130,4 +130,4 @@ def test_a_request_that_failed_leaves_nothing_behind():
         assert (await known.once("ada", "key", b"", work))[1] is False
         assert (await known.once("ada", "key", b"", work))[1] is True
 
-    asyncio.run(everybody())
+    asyncio.run(all_callers())

@@ -1,4 +1,4 @@
-"""Lines of unified diffs: whatever two texts are, they lead from one to the other."""
+"""Lines of unified diffs: for any two texts, they turn one into the other."""
 
 import re
 
@@ -40,7 +40,7 @@ def test_a_diff_leads_from_one_text_to_the_other(before: list[str], after: list[
     assert applied(before, make_diff(before, after)) == after
 
 
-def test_texts_that_have_nothing_in_common_are_told_at_once() -> None:
+def test_texts_that_have_nothing_in_common_are_recognised_at_once() -> None:
     many = diff._MOST_DIFFERING_LINES
     head, tail = [f"head {n}" for n in range(9)], ["tail"]
     before = [*head, *(f"old {n}" for n in range(many)), *tail]

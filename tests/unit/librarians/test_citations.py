@@ -51,7 +51,7 @@ def test_a_citation_says_where_its_passage_is_from() -> None:
     assert (citation.name, citation.quote, citation.relevance) == ("Title", "Some text", 0.7)
 
 
-def test_what_is_no_id_is_told_apart() -> None:
+def test_other_texts_are_not_parsed_as_ids() -> None:
     for text in ("", "a", "kb/doc", "kb/doc#1-2", "kb/doc#a-b@0123456789ab", "/doc#1-2@0123456789ab"):
         assert parse_citation_id(text) is None
 

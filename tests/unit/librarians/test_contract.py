@@ -90,18 +90,18 @@ responses = st.builds(
 @pytest.mark.rule("librarian-7")
 @settings(max_examples=60)
 @given(st.one_of(contexts, responses))
-def test_json_is_read_as_it_was_written(value: Context | Response) -> None:
+def test_json_round_trips(value: Context | Response) -> None:
     assert type(value).from_json(json.loads(json.dumps(value.to_json()))) == value
 
 
 @pytest.mark.rule("librarian-7")
 def test_names_in_json_are_those_of_the_specification() -> None:
     context = Context(
-        LibrarianInfo("desk"),
+        LibrarianInfo("front"),
         User("ada"),
         TraceContext("t", "s", "p", "2026-01-31T12:00:00Z"),
-        ("desk",),
-        available_delegates=(Delegate("shelf"),),
+        ("front",),
+        available_delegates=(Delegate("manual"),),
         metadata={"a": 1},
         request_id="r",
         timeout_ms=500,
@@ -143,10 +143,10 @@ def test_json_of_another_shape_is_refused(value: dict[str, Any]) -> None:
 @pytest.mark.rule("librarian-6")
 def test_values_cannot_be_changed_not_even_inside() -> None:
     inside = {"list": [1, {"deep": [2]}], "set": {3}}
-    context = Context(metadata=inside, delegation_chain=["desk"])  # type: ignore[arg-type]
+    context = Context(metadata=inside, delegation_chain=["front"])  # type: ignore[arg-type]
     inside["list"].append(9)  # type: ignore[attr-defined]
     assert context.metadata["list"] == (1, {"deep": (2,)})
-    assert context.delegation_chain == ("desk",)
+    assert context.delegation_chain == ("front",)
     with pytest.raises(TypeError):
         context.metadata["list"][1]["deep"] = 0
     with pytest.raises(TypeError):

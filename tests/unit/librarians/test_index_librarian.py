@@ -46,7 +46,7 @@ def test_a_list_that_is_no_json_is_understood_all_the_same() -> None:
         assert names(answered("release rolled back", SayingModel(said))) == ["releases.md"]
 
 
-def test_a_model_that_is_away_or_talks_nonsense_leaves_it_to_words() -> None:
+def test_without_a_usable_reply_of_a_model_words_decide() -> None:
     for said in (errors.model_unreachable("there", "gone"), "none of them"):
         assert names(answered("release rolled back", SayingModel(said)))[0] == "rollback.md"
 

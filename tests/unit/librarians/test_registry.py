@@ -20,7 +20,7 @@ async def plain(query: str, context: Context | None = None) -> Response:
 
 
 class Shelf:
-    """Knows a shelf."""
+    """Knows a manual."""
 
     async def __call__(self, query: str, context: Context | None = None) -> Response:
         return Response(answer=query)
@@ -28,16 +28,16 @@ class Shelf:
 
 def test_card_is_given_or_made_of_what_the_librarian_says() -> None:
     card = LibrarianInfo("other", "The handbook", "How we work", ("work",), team="docs")
-    registry = Registry({"plain": plain, "shelf": Shelf(), "given": Entry(plain, card)})
+    registry = Registry({"plain": plain, "manual": Shelf(), "given": Entry(plain, card)})
     assert registry.cards() == (
         LibrarianInfo("plain", "plain", "Knows the plain."),
-        LibrarianInfo("shelf", "shelf", "Knows a shelf."),
+        LibrarianInfo("manual", "manual", "Knows a manual."),
         LibrarianInfo("given", "The handbook", "How we work", ("work",), team="docs"),
     )
     assert len(registry) == 3
     assert "plain" in registry
     assert "other" not in registry
-    assert registry.breakers() == {"plain": "closed", "shelf": "closed", "given": "closed"}
+    assert registry.breakers() == {"plain": "closed", "manual": "closed", "given": "closed"}
 
 
 @pytest.mark.parametrize("bad", ["", " ", "-a", "a b", "a/b", "é", "a\n", "x" * 129, 7, None])
@@ -48,15 +48,15 @@ def test_bad_id_is_refused_by_name(bad: Any) -> None:
 
 @pytest.mark.parametrize("entry", ["plain", None, Entry("plain"), Entry(plain, timeout_seconds=0)])  # type: ignore[arg-type]
 def test_bad_entry_is_refused_by_name(entry: Any) -> None:
-    with pytest.raises(errors.UsageError, match=r"librarians\.desk"):
-        Registry({"desk": entry})
+    with pytest.raises(errors.UsageError, match=r"librarians\.front"):
+        Registry({"front": entry})
 
 
 @pytest.mark.rule("librarian-31")
-def test_delegates_are_those_who_may_be_asked() -> None:
+def test_delegates_are_the_librarians_that_may_be_asked() -> None:
     registry = Registry(
         {
-            "desk": plain,
+            "front": plain,
             "open": plain,
             "ops": Entry(plain, permissions=Permissions(allowed_teams=("ops",))),
         }
@@ -65,13 +65,13 @@ def test_delegates_are_those_who_may_be_asked() -> None:
         [each.id for each in registry.delegates_for(user, visited, allowed)]
         for user, visited, allowed in [
             (None, (), None),
-            (None, ("desk",), None),
-            (User("ada", teams=("ops",)), ("desk",), None),
-            (User("bob", teams=("sales",)), ("desk",), None),
+            (None, ("front",), None),
+            (User("ada", teams=("ops",)), ("front",), None),
+            (User("bob", teams=("sales",)), ("front",), None),
             (User("ada", teams=("ops",)), (), ("ops", "nobody")),
         ]
     ]
-    assert ids == [["desk", "open"], ["open"], ["open", "ops"], ["open"], ["ops"]]
+    assert ids == [["front", "open"], ["open"], ["open", "ops"], ["open"], ["ops"]]
 
 
 async def question_only(query: str) -> Response:

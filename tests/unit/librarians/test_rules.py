@@ -1,4 +1,4 @@
-"""Which responses are valid, what may be handed over, how a response is tidied, and what refusals say."""
+"""Validation of responses, delegation, normalisation, and the texts of refusals."""
 
 import math
 from fractions import Fraction
@@ -140,7 +140,7 @@ def test_odd_question_is_a_question() -> None:
 
 
 def step(to: str, chain: tuple[str, ...] = (), delegates_to: tuple[str, ...] | None = None) -> Response | None:
-    known = {"desk", "shelf", "secret", "a", "b", "c", "d", "e", "f"}
+    known = {"front", "manual", "secret", "a", "b", "c", "d", "e", "f"}
     is_allowed = to != "secret" if to in known else None
     return refusal((*chain, to), visited=chain, delegates_to=delegates_to, max_depth=5, is_allowed=is_allowed)
 
@@ -149,11 +149,11 @@ def step(to: str, chain: tuple[str, ...] = (), delegates_to: tuple[str, ...] | N
     ("refused", "code"),
     [
         pytest.param(step("nobody"), "NOT_FOUND", marks=pytest.mark.rule("librarian-16")),
-        pytest.param(step("secret", ("desk",)), "UNAUTHORIZED", marks=pytest.mark.rule("librarian-16")),
-        pytest.param(step("shelf", ("desk",), ("a",)), "UNAUTHORIZED", marks=pytest.mark.rule("librarian-16")),
-        pytest.param(step("desk", ("desk", "shelf")), "LOOP_DETECTED", marks=pytest.mark.rule("librarian-17")),
-        pytest.param(step("desk", ("desk",)), "LOOP_DETECTED", marks=pytest.mark.rule("librarian-17")),
-        pytest.param(step("desk", tuple("abcdef")), "MAX_DEPTH_EXCEEDED", marks=pytest.mark.rule("librarian-18")),
+        pytest.param(step("secret", ("front",)), "UNAUTHORIZED", marks=pytest.mark.rule("librarian-16")),
+        pytest.param(step("manual", ("front",), ("a",)), "UNAUTHORIZED", marks=pytest.mark.rule("librarian-16")),
+        pytest.param(step("front", ("front", "manual")), "LOOP_DETECTED", marks=pytest.mark.rule("librarian-17")),
+        pytest.param(step("front", ("front",)), "LOOP_DETECTED", marks=pytest.mark.rule("librarian-17")),
+        pytest.param(step("front", tuple("abcdef")), "MAX_DEPTH_EXCEEDED", marks=pytest.mark.rule("librarian-18")),
     ],
 )
 def test_hand_over_is_refused_for_a_reason(refused: Response | None, code: str) -> None:
@@ -164,8 +164,8 @@ def test_hand_over_is_refused_for_a_reason(refused: Response | None, code: str) 
 
 @pytest.mark.rule("librarian-18")
 def test_five_hand_overs_are_allowed() -> None:
-    assert step("desk", tuple("abcde")) is None
-    assert step("shelf", ("desk",), ("shelf",)) is None
+    assert step("front", tuple("abcde")) is None
+    assert step("manual", ("front",), ("manual",)) is None
 
 
 @pytest.mark.rule("librarian-26")
@@ -190,7 +190,7 @@ def test_permission_by_owner_team_allowed_team_or_role(
     assert permissions.allow(user, "owners") is allowed
 
 
-def test_librarian_without_a_team_is_nobody_s() -> None:
+def test_a_librarian_without_a_team_belongs_to_no_team() -> None:
     assert not Permissions(public=False).allow(User("ada", teams=("",)), "")
 
 
@@ -241,8 +241,8 @@ def test_ordering_keeps_every_source_in_its_place(sources: list[Citation]) -> No
     kept, places = order_sources(sources)
     assert len(places) == len(sources)
     assert set(places) == set(range(len(kept)))
-    told = [-math.inf if each.relevance is None else each.relevance for each in kept]
-    assert told == sorted(told, reverse=True)
+    refusal_texts = [-math.inf if each.relevance is None else each.relevance for each in kept]
+    assert refusal_texts == sorted(refusal_texts, reverse=True)
     assert order_sources(kept) == (kept, tuple(range(len(kept))))
 
 
@@ -294,7 +294,7 @@ def cited(**changes: Any) -> Response:
 
 
 def handed(**changes: Any) -> Response:
-    return Response(delegate=(DelegateRequest("good"), DelegateRequest(**({"to": "shelf"} | changes))))
+    return Response(delegate=(DelegateRequest("good"), DelegateRequest(**({"to": "manual"} | changes))))
 
 
 def failed(**changes: Any) -> Response:
@@ -316,7 +316,7 @@ def failed(**changes: Any) -> Response:
         (cited(url=None), "sources[1].url is None: no text"),
         (cited(provenance={}), "sources[1].provenance is a dict: no Provenance"),
         (cited(metadata=7), "sources[1].metadata is 7: no object"),
-        (Response(delegate="shelf"), "delegate is a str and no DelegateRequest"),  # type: ignore[arg-type]
+        (Response(delegate="manual"), "delegate is a str and no DelegateRequest"),  # type: ignore[arg-type]
         (handed(to=" "), "delegate.to is ' ': does not say to whom"),
         (handed(fallback=7), "delegate.fallback is 7: no text"),
         (Response(error="late"), "error is a str and no ErrorInfo"),  # type: ignore[arg-type]
@@ -329,7 +329,7 @@ def failed(**changes: Any) -> Response:
         (failed(recoverable=False), None),
     ],
 )
-def test_what_is_wrong_with_a_response_is_told_in_one_sentence(given: object, fault: str | None) -> None:
+def test_a_fault_of_a_response_is_described_in_one_sentence(given: object, fault: str | None) -> None:
     assert fault_of(given) == fault
 
 
@@ -337,7 +337,7 @@ def test_what_is_wrong_with_a_response_is_told_in_one_sentence(given: object, fa
     ("context", "fault"),
     [
         ({}, "context is a dict and no Context"),
-        (Context(delegation_chain="desk"), "context.delegationChain is 'desk': no list of ids"),  # type: ignore[arg-type]
+        (Context(delegation_chain="front"), "context.delegationChain is 'front': no list of ids"),  # type: ignore[arg-type]
         (Context(delegation_chain=("a", 7)), "context.delegationChain is a tuple: no list of ids"),  # type: ignore[arg-type]
         (Context(timeout_ms=True), "context.timeout is True: no number of milliseconds"),
         (Context(trace="1"), "context.trace is '1': no TraceContext"),  # type: ignore[arg-type]
@@ -348,11 +348,11 @@ def test_what_is_wrong_with_a_response_is_told_in_one_sentence(given: object, fa
         (Context(user=User("ada"), budget=Budget(1, 1), timeout_ms=5, delegation_chain=("a",)), None),
     ],
 )
-def test_what_is_wrong_with_a_context_is_told_in_one_sentence(context: Any, fault: str | None) -> None:
+def test_a_fault_of_a_context_is_described_in_one_sentence(context: Any, fault: str | None) -> None:
     assert fault_of_context(context) == fault
 
 
-def told(response: Response | None) -> tuple[str, str, str]:
+def refusal_texts(response: Response | None) -> tuple[str, str, str]:
     assert response is not None
     assert response.error is not None
     return response.error.code, response.error.message, response.error.suggestion
@@ -366,8 +366,8 @@ def told(response: Response | None) -> tuple[str, str, str]:
         ("x" * 1235, "The question has 1,235 characters, 1,234 are allowed", "Ask in fewer words"),
     ],
 )
-def test_why_a_question_is_none_is_told_with_what_to_do(query: object, message: str, suggestion: str) -> None:
-    assert told(query_refusal(query, 1234)) == ("INVALID_QUERY", message, suggestion)
+def test_an_invalid_question_is_refused_with_a_hint(query: object, message: str, suggestion: str) -> None:
+    assert refusal_texts(query_refusal(query, 1234)) == ("INVALID_QUERY", message, suggestion)
     assert query_refusal("x" * 1234, 1234) is None
 
 
@@ -375,31 +375,31 @@ def test_why_a_question_is_none_is_told_with_what_to_do(query: object, message: 
     ("refused", "code", "message", "suggestion"),
     [
         (
-            step("nobody", ("desk",)),
+            step("nobody", ("front",)),
             "NOT_FOUND",
             "There is no librarian 'nobody'",
-            "`pair librarians list` shows who there is",
+            "List the librarians: pair librarians list",
         ),
-        (step("desk", ("desk", "a")), "LOOP_DETECTED", "The question came back to desk: desk → a → desk", ""),
+        (step("front", ("front", "a")), "LOOP_DETECTED", "The question came back to front: front → a → front", ""),
         (
-            step("shelf", ("a", "b", "c", "d", "e", "f")),
+            step("manual", ("a", "b", "c", "d", "e", "f")),
             "MAX_DEPTH_EXCEEDED",
-            "The question was handed on more than 5 times: a → b → c → d → e → f → shelf",
+            "The question was delegated more than 5 times: a → b → c → d → e → f → manual",
             "Ask one of the last librarians directly",
         ),
-        (step("shelf", ("a", "b"), ("a",)), "UNAUTHORIZED", "b may not hand over to shelf", ""),
+        (step("manual", ("a", "b"), ("a",)), "UNAUTHORIZED", "b may not delegate to manual", ""),
         (
-            step("secret", ("desk",)),
+            step("secret", ("front",)),
             "UNAUTHORIZED",
             "You may not ask secret",
             "Log in, or ask the team that owns it for access",
         ),
     ],
 )
-def test_why_a_question_is_not_handed_on_is_told_with_what_to_do(
+def test_a_refused_delegation_is_explained_with_a_hint(
     refused: Response | None, code: str, message: str, suggestion: str
 ) -> None:
-    assert told(refused) == (code, message, suggestion)
+    assert refusal_texts(refused) == (code, message, suggestion)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Blocking work in threads that nobody has to wait for."""
+"""Blocking work in daemon threads, which delay no exit."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ def test_the_result_and_the_fault_are_those_of_the_work() -> None:
         asyncio.run(in_thread(fail))
 
 
-def test_work_sees_the_context_variables_of_whoever_wants_it() -> None:
+def test_work_sees_the_context_variables_of_the_caller() -> None:
     async def wanted() -> str:
         VARIABLE.set("set")
         return await in_thread(VARIABLE.get)
@@ -38,10 +38,10 @@ def test_many_pieces_of_work_are_done_at_once() -> None:
     """Each waits for all others: one after another they would never end."""
     together = threading.Barrier(16)
 
-    async def everybody() -> list[int]:
+    async def all_callers() -> list[int]:
         return await asyncio.gather(*(in_thread(lambda: together.wait(timeout=20)) for _ in range(16)))
 
-    assert sorted(asyncio.run(everybody())) == list(range(16))
+    assert sorted(asyncio.run(all_callers())) == list(range(16))
 
 
 def test_a_process_ends_although_work_does_not() -> None:
@@ -72,19 +72,19 @@ def test_the_work_of_one_owner_takes_no_more_threads_than_its_share() -> None:
         with lock:
             running -= 1
 
-    async def everybody() -> None:
+    async def all_callers() -> None:
         share.set(ThreadShare("eve", 3))
         await asyncio.gather(*(in_thread(work) for _ in range(30)))
 
     together = threading.Event()
-    asyncio.run(everybody())
+    asyncio.run(all_callers())
     assert most == 3
 
 
-def test_work_that_blocks_all_threads_of_its_owner_keeps_nobody_else_waiting() -> None:
+def test_work_that_blocks_all_threads_of_its_owner_delays_no_other_owner() -> None:
     release = threading.Event()
 
-    async def everybody() -> list[int]:
+    async def all_callers() -> list[int]:
         share.set(ThreadShare("eve", 2))
         blocked = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(200)]
         await asyncio.sleep(0)
@@ -97,27 +97,27 @@ def test_work_that_blocks_all_threads_of_its_owner_keeps_nobody_else_waiting() -
         await asyncio.gather(*blocked)
         return answered
 
-    assert asyncio.run(everybody()) == [42] * 200
+    assert asyncio.run(all_callers()) == [42] * 200
 
 
 def test_more_work_of_one_owner_than_may_wait_is_refused() -> None:
     release = threading.Event()
 
-    async def everybody() -> list[object]:
+    async def all_callers() -> list[object]:
         share.set(ThreadShare("mallory", 1))
         asked = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(400)]
         await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
         release.set()
         return list(await asyncio.gather(*asked, return_exceptions=True))
 
-    answers = asyncio.run(everybody())
+    answers = asyncio.run(all_callers())
     refused = [each for each in answers if isinstance(each, errors.PairError)]
     assert {each.code for each in refused} == {"E608"}
     assert len(answers) - len(refused) == 257
 
 
 def test_nothing_of_failed_work_stays_in_memory() -> None:
-    """Not even until garbage is collected: a body of a request may be large."""
+    """Memory is freed before any garbage collection, because the body of a request may be large."""
 
     class Large:
         """What work refers to."""

@@ -1,4 +1,4 @@
-"""Unpacking: sound archives as they are, hostile ones not at all."""
+"""Unpacking: sound archives are unpacked, hostile ones refused."""
 
 import hashlib
 import io
@@ -74,7 +74,7 @@ def test_refusal_names_the_archive_but_not_where_it_lies(tmp_path: Path):
     archive = archive_at(tmp_path, b"not a zip")
     with pytest.raises(DownloadError) as refusal:
         unpack(archive, tmp_path / "kb", POLICY)
-    assert refusal.value.message == "KB archive is unreadable or unsafe: x.zip"
+    assert refusal.value.message == "Cannot unpack x.zip: it is unreadable or unsafe."
 
 
 def test_entries_that_quote_each_other_would_unpack_without_the_refusal():

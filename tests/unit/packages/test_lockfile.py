@@ -25,7 +25,7 @@ def written(path: Path, *kbs: LockedKb) -> Path:
     return path
 
 
-def test_a_lock_is_read_as_it_was_written_and_sorted_by_id(tmp_path: Path) -> None:
+def test_a_lock_round_trips_and_is_sorted_by_id(tmp_path: Path) -> None:
     lock = read_lock(written(tmp_path / "pair.lock", KB, GIT))
     assert lock.kbs == (GIT, KB)
     assert to_bytes(lock.kbs) == to_bytes([KB, GIT]) == (tmp_path / "pair.lock").read_bytes()
@@ -98,7 +98,7 @@ def test_a_target_outside_the_folder_of_the_lock_cannot_be_locked(tmp_path: Path
     lock = tmp_path / "project" / "pair.lock"
     assert make_relative(tmp_path / "project" / "docs" / "kb", lock) == "docs/kb"
     for outside in (tmp_path / "elsewhere", tmp_path / "project", tmp_path):
-        with pytest.raises(errors.UsageError, match="Lock file cannot be used"):
+        with pytest.raises(errors.UsageError, match="Cannot use the lock file"):
             make_relative(outside, lock)
 
 

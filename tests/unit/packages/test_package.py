@@ -223,7 +223,7 @@ def is_taken(content: bytes) -> bool:
     return False
 
 
-def test_differences_are_told_by_kind():
+def test_differences_are_listed_by_kind():
     listed = {name: PackagedFile(1, "same") for name in ("kept", "gone", "other")}
     found = {"kept": "same", "other": "changed", "new": "same"}
     assert PackageManifest("kb", "1.0.0", files=listed).differences(found) == {
@@ -439,7 +439,7 @@ def test_folder_without_files_is_no_knowledge_base(files: dict[str, str | bytes]
     assert refusal.value.code == "E012"
 
 
-def test_missing_folder_is_told(tmp_path: Path):
+def test_missing_folder_is_reported(tmp_path: Path):
     with pytest.raises(NotFoundError) as refusal:
         packaged(tmp_path / "missing")
     assert refusal.value.code == "E003"

@@ -1,4 +1,4 @@
-"""The record of an installed KB: read as it was written, or refused with what is wrong."""
+"""The record of an installed KB: reading returns what was written, or an error with the reason."""
 
 import json
 from pathlib import Path

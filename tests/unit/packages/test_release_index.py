@@ -35,7 +35,7 @@ THREE = Release("1.9.0", "handbook-1.9.0.zip", 11, "2a" * 32)
 FEED = ReleaseIndex({"handbook": (THREE, TWO, ONE), "cookbook": (msgspec.structs.replace(ONE, file="c.zip"),)})
 
 
-def test_a_feed_is_read_as_it_was_written() -> None:
+def test_a_feed_round_trips() -> None:
     again = parse_feed(FEED.to_bytes(), "feed")
     assert again.to_bytes() == FEED.to_bytes()
     assert list(again.kbs) == ["cookbook", "handbook"]
@@ -88,7 +88,7 @@ def test_a_hostile_feed_is_refused_with_the_reason(content: bytes, reason: str) 
 def test_a_version_that_is_there_twice_is_refused() -> None:
     value = json.loads(ReleaseIndex({"handbook": (ONE,)}).to_bytes())
     value["kbs"]["handbook"]["releases"] *= 2
-    with pytest.raises(errors.DownloadError, match="cannot be used"):
+    with pytest.raises(errors.DownloadError, match="Cannot read the release feed"):
         parse_feed(json.dumps(value).encode(), "feed")
 
 
@@ -99,7 +99,7 @@ def address(wanted: str) -> FeedAddress:
 
 
 @pytest.mark.parametrize(
-    ("feed", "wanted", "told"),
+    ("feed", "wanted", "known"),
     [
         (FEED, "", ["cookbook 1.0.0", "handbook 1.9.0"]),
         (FEED, "#cellar", ["cookbook 1.0.0", "handbook 1.9.0"]),
@@ -108,11 +108,11 @@ def address(wanted: str) -> FeedAddress:
         (ReleaseIndex({"handbook": ()}), "", []),
     ],
 )
-def test_what_is_not_there_is_refused_with_what_is(feed: ReleaseIndex, wanted: str, told: list[str]) -> None:
+def test_what_is_not_there_is_refused_with_what_is(feed: ReleaseIndex, wanted: str, known: list[str]) -> None:
     with pytest.raises(errors.NotFoundError) as refused:
         choose(feed, address(wanted))
     assert refused.value.code == "E020"
-    assert refused.value.details["known"] == told
+    assert refused.value.details["known"] == known
     assert "#NAME@VERSION" in refused.value.hints[1]
 
 
@@ -180,7 +180,7 @@ OTHER = Release("1.0.0", "other.zip", 1, "0b" * 32)
 
 
 class Contended(MemoryStore):
-    """Just before the feed is written, somebody else writes it, so many times; or as soon as an archive comes."""
+    """A store where another publisher writes the feed first, this many times, or when an archive is stored."""
 
     def __init__(self, times: int = 0, on_archive: ReleaseIndex | None = None) -> None:
         super().__init__(ManualClock())

@@ -92,7 +92,7 @@ def test_other_paths_name_none(path: str) -> None:
         ("s3://bucket/releases.json", "a.zip", "s3://bucket/a.zip"),
     ],
 )
-def test_an_archive_lies_beside_its_feed_or_at_an_address_of_its_own(place: str, file: str, location: str) -> None:
+def test_an_archive_is_beside_its_feed_or_has_its_own_address(place: str, file: str, location: str) -> None:
     assert locate_archive(place, file) == location
 
 
@@ -203,5 +203,5 @@ def test_a_version_has_moved_when_its_feed_has_other_bytes_for_it(offered: KbSou
     assert has_moved(release(f"{FEED}#handbook"), "handbook", "old", offered) == moved
 
 
-def test_nothing_can_be_said_of_bytes_that_nobody_wrote_down() -> None:
+def test_a_release_without_a_recorded_checksum_has_not_moved() -> None:
     assert not has_moved(release(FEED), "handbook", "", release(FEED, sha256="new"))

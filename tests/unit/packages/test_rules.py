@@ -147,7 +147,7 @@ def kind_of(source: str) -> str:
 @pytest.mark.rule("source-3")
 @pytest.mark.rule("source-9")
 @pytest.mark.parametrize(("source", "kind"), KINDS.items(), ids=[name or "nothing" for name in KINDS])
-def test_kind_of_a_source_is_told_from_its_spelling(source: str, kind: str):
+def test_the_kind_of_a_source_is_derived_from_its_spelling(source: str, kind: str):
     assert kind_of(source) == kind
     assert is_remote(source) == (kind in {"git", "url"})
 
@@ -249,7 +249,7 @@ def test_offline_takes_a_path(here: Path):
 
 
 @pytest.mark.rule("source-7")
-def test_missing_path_is_told_as_an_absolute_one(tmp_path: Path):
+def test_a_missing_path_is_reported_as_an_absolute_path(tmp_path: Path):
     with pytest.raises(NotFoundError) as refusal:
         choose_source("./kb", tmp_path)
     assert refusal.value.code == "E003"

@@ -1,4 +1,4 @@
-"""Keys and signatures, together with the real minisign and against files that nobody should trust."""
+"""Keys and signatures, with the real minisign and with hostile files."""
 
 import base64
 import dataclasses
@@ -21,7 +21,7 @@ TEXT = b"What was signed.\n" * 100
 
 
 def no_password() -> str:
-    raise AssertionError("nobody should be asked")
+    raise AssertionError("no password should be requested")
 
 
 def secret_of(keys: Keys, password: str = "") -> SecretKey:
@@ -100,7 +100,7 @@ def test_the_name_of_a_key_has_no_zeros_before_it(keys: Keys) -> None:
     assert PublicKey(bytes([8, 7, 6, 5, 4, 3, 2, 1]), public_of(keys).key).id == "102030405060708"
 
 
-def test_a_package_that_somebody_else_replaced_is_not_signed(keys: Keys, tmp_path: Path) -> None:
+def test_a_package_that_was_replaced_is_not_signed(keys: Keys, tmp_path: Path) -> None:
     (tmp_path / "kb").mkdir()
     (tmp_path / "kb" / "a.md").write_text("A.")
     made = package.make_package(tmp_path / "kb", tmp_path / "kb.zip", label=Label(), dated=None)
@@ -135,8 +135,8 @@ def test_a_secret_key_is_no_public_one_nor_the_other_way_round(keys: Keys) -> No
         signing.parse_secret_key(keys.public.read_bytes(), no_password)
 
 
-@pytest.mark.parametrize(("password", "reason"), [("wrong", "password is wrong"), ("", "nobody gave its password")])
-def test_a_wrong_password_and_none_are_told_apart(encrypted: Keys, password: str, reason: str) -> None:
+@pytest.mark.parametrize(("password", "reason"), [("wrong", "password is wrong"), ("", "no password was given")])
+def test_a_wrong_and_a_missing_password_are_distinguished(encrypted: Keys, password: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         signing.parse_secret_key(encrypted.secret.read_bytes(), lambda: password)
 

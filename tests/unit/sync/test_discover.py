@@ -181,6 +181,6 @@ def test_a_line_that_is_no_utf8_does_not_cost_the_others(tmp_path: Path) -> None
 
 
 @pytest.mark.rule("sync-50")
-def test_a_links_file_that_is_not_there_is_told_from_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_links_file_is_distinguished_from_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         find_addresses(tmp_path / "links.txt")

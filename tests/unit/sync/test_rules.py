@@ -72,9 +72,7 @@ def changes(before: object, after: object) -> dict[str, Any]:
 @pytest.mark.rule("sync-14")
 @pytest.mark.rule("sync-15")
 @pytest.mark.rule("sync-17")
-def test_what_there_is_to_do_about_a_file_is_told_by_size_and_time(
-    record: FileRecord | None, seen: FileSeen, reason: str
-) -> None:
+def test_size_and_time_decide_what_to_do_with_a_file(record: FileRecord | None, seen: FileSeen, reason: str) -> None:
     assert rules.file_reason(record, seen) == reason
 
 

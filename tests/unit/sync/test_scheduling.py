@@ -106,7 +106,7 @@ def test_a_wait_that_ends_early_starts_the_next_run_early() -> None:
 
 
 @pytest.mark.rule("sync-6")
-def test_a_first_run_that_takes_long_blocks_nobody_else(tmp_path: Path) -> None:
+def test_a_long_first_run_blocks_no_other(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("a.md", "text")
     is_summarising, may_go_on = threading.Event(), threading.Event()

@@ -4,6 +4,8 @@ import hashlib
 
 import pytest
 
+from pair.reading.contract import UnreadableDocument
+from pair.reading.reader import read
 from pair.sync import source_text
 
 
@@ -16,16 +18,45 @@ from pair.sync import source_text
         pytest.param(b"\xef\xbb\xbfwith a mark", "with a mark", id="a byte order mark is dropped"),
         pytest.param(b"\xef\xbb\xbf", "", id="only a byte order mark"),
         pytest.param(b"a\x00b", "a\x00b", id="NUL is a character of UTF-8"),
-        pytest.param(b"caf\xe9", None, id="Latin-1"),
-        pytest.param("utf-16".encode("utf-16"), None, id="UTF-16"),
-        pytest.param(b"cut \xe2\x82", None, id="cut off inside a character"),
-        pytest.param(b"\xed\xa0\x80", None, id="a lone surrogate"),
-        pytest.param(b"\x89PNG\r\n\x1a\n", None, id="PNG"),
     ],
 )
 @pytest.mark.rule("sync-11")
-def test_text_is_what_decodes_as_utf8(content: bytes, expected: str | None) -> None:
-    assert source_text.decode(content) == expected
+def test_what_decodes_as_utf8_is_text(content: bytes, expected: str) -> None:
+    assert read(content, "notes.md").text == expected
+
+
+RUSSIAN = "Съешь ещё этих мягких французских булок, да выпей же чаю. Это обычный русский текст."
+JAPANESE = "これは日本語の文章です。文字コードの判定を確かめるために書きました。"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(b"caf\xe9", "café", id="Latin-1"),
+        pytest.param("größe".encode("utf-16"), "größe", id="UTF-16"),
+        pytest.param("größer als gedacht".encode("utf-16-le"), "größer als gedacht", id="UTF-16 without a mark"),
+        pytest.param("größe".encode("utf-32"), "größe", id="UTF-32"),
+        pytest.param(RUSSIAN.encode("cp1251"), RUSSIAN, id="Cyrillic"),
+        pytest.param(JAPANESE.encode("shift_jis"), JAPANESE, id="Japanese"),
+    ],
+)
+def test_text_in_another_charset_is_read(content: bytes, expected: str) -> None:
+    assert read(content, "notes.md").text == expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", id="PNG"),
+        pytest.param(b"\x1f\x8b\x08\0\0\0\0\0\2\3\xf3\xc9", id="gzip"),
+        pytest.param(bytes(range(256)) * 20, id="every byte"),
+        pytest.param(b"\xff\xfe\0\1", id="hardly UTF-16"),
+        pytest.param(b"PK\3\4\x14\0\0\0\x08\0\xff\xfe", id="zip"),
+    ],
+)
+def test_what_is_not_text_is_refused(content: bytes) -> None:
+    with pytest.raises(UnreadableDocument, match="not text in any known charset"):
+        read(content, "notes.md")
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_the_reason_for_refusing_a_state_says_what_is_wrong() -> None:
 
 @pytest.mark.rule("sync-40")
 def test_a_state_with_nothing_in_it_is_sound() -> None:
-    assert state_from_json({"schema_version": 1}) == SyncState()
+    assert state_from_json({"schema_version": 1}) == SyncState(reader_version=0)
 
 
 @pytest.mark.rule("sync-40")

@@ -58,7 +58,7 @@ class Disk:
         return opened
 
     def write_state(self, *records: Record, generation: int = 1, **head: Any) -> None:
-        """By hand, with an index that belongs to it."""
+        """Write a state and the matching index by hand."""
         sources = {each.source_id: each.to_json() for each in records}
         self.index.write_text(format_index(sources))
         value = {"schema_version": 1, "generated_at": "2026-03-01T12:00:00Z", "generation": generation} | head
@@ -75,13 +75,13 @@ class Disk:
 
     @property
     def sources(self) -> dict[str, Any]:
-        """What the state file says by itself."""
+        """Return the sources of the state file alone."""
         found: dict[str, Any] = json.loads(self.cache.read_bytes())["sources"]
         return found
 
     @property
     def summaries(self) -> dict[str, str]:
-        """What is known, journals included."""
+        """Return the known summaries, journals included."""
         loaded = store.read(self.cache)
         return {source_id: value["summary_text"] for source_id, value in loaded.state.sources.items()}
 
@@ -327,7 +327,7 @@ def test_a_journal_older_than_the_state_is_part_of_it_already(disk: Disk) -> Non
 
 @pytest.mark.rule("sync-52")
 def test_a_journal_that_a_kill_left_behind_its_save_is_removed(disk: Disk) -> None:
-    """Later, without the state, it would bring back what was true long ago."""
+    """Later, without the state, it would restore outdated data."""
     disk.save(record(summary="Newest."))
     disk.journal(0, journal_line("a.md", record(summary="Old.").to_json()))
     disk.save()

@@ -6,32 +6,30 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from pair import __version__, errors
 from pair.app import render
-from pair.kb.open import DEFAULT_KB, open_kb
-from pair.settings import Settings
 
 if TYPE_CHECKING:
     from pair.kb.installer import Installer
     from pair.kb.kb import KnowledgeBase
+    from pair.settings import Settings
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
+_METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
 _LEVELS = ("debug", "info", "warning", "error")
-_CONFIG_HELP = "Configuration file; else PAIR_CONFIG, ./config.yaml, ./.pair/config.yaml."
-_LEVEL_HELP = "Least important messages to show: debug, info, warning or error."
-_JSON_HELP = "Print one JSON value on standard output."
-_AT_HELP = "As it was in this version: its number, else the version of the package installed then."
+_CONFIG_HELP = "Read this configuration file. [PAIR_CONFIG, ./config.yaml or ./.pair/config.yaml]"
+_LEVEL_HELP = "Log messages from this level on: debug, info, warning or error."
+_JSON_HELP = "Print the result as one JSON value."
+_AT_HELP = "Use an earlier version: its number, or the version of the installed package."
 
-TROUBLE_EXIT_STATUS = 2
-"""Of commands whose status 1 is an answer."""
-
-KbName = Annotated[str, typer.Option("--kb", metavar="ID", help="Name of the knowledge base.")]
-At = Annotated[str | None, typer.Option("--at", metavar="VERSION", help=_AT_HELP)]
+KbName = Annotated[str, Option("--kb", metavar="ID", help="Id of the knowledge base.")]
+At = Annotated[str | None, Option("--at", metavar="VERSION", help=_AT_HELP)]
 
 
 class CliContext(typer.Context):
-    """What a command is given: the options that all commands share, and what commands do with them."""
+    """The context of a command: the shared options, the settings, and how results are shown."""
 
     @property
     def config(self) -> str | None:
@@ -45,8 +43,9 @@ class CliContext(typer.Context):
     def as_json(self) -> bool:
         return bool(self.meta.get("as_json"))
 
-    def settings(self) -> Settings:
-        """Load the settings and start logging; print once what does not count in an untrusted folder."""
+    def settings(self) -> "Settings":
+        """Load the settings and start logging; warn once about keys that an untrusted folder may not set."""
+        from pair.settings import Settings  # noqa: PLC0415 - `pair --help` does not wait for it
 
         def warn(text: str) -> None:
             if not self.meta.get("has_warned"):
@@ -65,17 +64,19 @@ class CliContext(typer.Context):
     def kb(self, kb_id: str, at: str | None = None, *, with_sources: bool = False) -> "KnowledgeBase":
         """Open a KB, or an earlier version of it.
 
-        `with_sources`: the one that is synced also knows when its sources were fetched, and what they hold.
+        `with_sources`: give the synced KB the dates and the catalogue of its sources.
         """
-        settings, sources = self.settings(), None
-        if with_sources and kb_id == DEFAULT_KB and at is None:
-            from pair.kb.sync import SyncService  # noqa: PLC0415 - as in installer
+        from pair.kb.open import DEFAULT_KB, open_kb  # noqa: PLC0415 - as above
 
-            sources = SyncService(settings)
+        settings, sources = self.settings(), None
+        if with_sources and at is None and (kb_id == DEFAULT_KB or settings.kb.collections):
+            from pair.kb.sync import sync_service, synced_kbs  # noqa: PLC0415 - as above
+
+            sources = sync_service(settings, kb_id) if kb_id in synced_kbs(settings) else None
         return open_kb(kb_id, settings=settings, sources=sources, at=at)
 
-    def show(self, value: Any, *lines: str, is_answer: bool = False) -> None:
-        """Print the value for programs, or lines for people: an answer to stdout, a report to stderr."""
+    def show(self, value: Any, *lines: render.Line, is_answer: bool = False) -> None:
+        """Print the value as JSON, or the lines as text: an answer to stdout, a report to stderr."""
         if self.as_json:
             render.print_json(value)
         elif is_answer:
@@ -84,20 +85,21 @@ class CliContext(typer.Context):
             render.print_note(*lines)
 
     def show_text(self, value: Any, text: str) -> None:
-        """Print the value for programs, or a text of several lines for people."""
+        """Print the value as JSON, or the text."""
         if self.as_json:
             render.print_json(value)
         else:
             render.print_text(text)
 
-    def show_progress(self, text: str) -> None:
-        if not self.as_json:
-            render.print_progress(text)
+    def progress(self, noun: str) -> render.Progress:
+        return render.Progress(noun, is_quiet=self.as_json)
 
-    def _start_logging(self, settings: Settings) -> None:
+    def _start_logging(self, settings: "Settings") -> None:
         level = self.log_level or ("debug" if settings.diagnostics else "warning")
         if level.lower() not in _LEVELS:
-            raise errors.command_line_invalid(f"unknown log level: {level}", hints=[f"One of: {', '.join(_LEVELS)}"])
+            raise errors.command_line_invalid(
+                f"Cannot use log level {level!r}.", hints=[f"Use one of: {', '.join(_LEVELS)}"]
+            )
         handler = logging.StreamHandler()
         handler.setFormatter(render.LogFormatter())
         logger = logging.getLogger("pair")
@@ -110,10 +112,10 @@ class CliContext(typer.Context):
 
 def start(
     context: CliContext,
-    config: Annotated[str | None, typer.Option("--config", metavar="FILE", help=_CONFIG_HELP)] = None,
-    log_level: Annotated[str | None, typer.Option("--log-level", metavar="LEVEL", help=_LEVEL_HELP)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help=_JSON_HELP)] = False,
-    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
+    config: Annotated[str | None, Option("--config", metavar="FILE", help=_CONFIG_HELP)] = None,
+    log_level: Annotated[str | None, Option("--log-level", metavar="LEVEL", help=_LEVEL_HELP)] = None,
+    as_json: Annotated[bool, Option("--json", help=_JSON_HELP)] = False,
+    version: Annotated[bool, Option("--version", "-V", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         render.print_result(f"pair {__version__}")
@@ -121,8 +123,34 @@ def start(
     context.meta.update(config=config, log_level=log_level, as_json=as_json)
 
 
+class LazyCoercion:
+    """Passes values on that need no conversion: typer converts with pydantic, which takes 80 ms to load."""
+
+    def __init__(self, parameter: Any) -> None:
+        self._convert = parameter.get_runtime_param
+
+    @staticmethod
+    def use(parameters: list[Any]) -> list[Any]:
+        for parameter in parameters:
+            if "get_runtime_param" not in vars(parameter):
+                coercion = LazyCoercion(parameter)
+                parameter.get_runtime_param = lambda coercion=coercion: coercion
+        return parameters
+
+    def coerce(self, value: Any, param: Any, ctx: typer.Context) -> Any:
+        kind, items = param.type_descriptor, value if isinstance(value, (list, tuple)) else (value,)
+        if all(isinstance(item, str) and item.isprintable() for item in items):  # an invalid character is refused
+            if kind.annotation == list[str]:
+                return list(items)
+            if kind.annotation is str or value in (kind.choices or ()):
+                return value
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        return value if value == param.default else self._convert().coerce(value, param, ctx)
+
+
 def share_options(root: Any) -> None:
-    """Accept the options of `start` behind a command's name too, and give every command a CliContext."""
+    """Accept the options of `start` after a command's name too, and give every command a CliContext."""
 
     def remember(context: CliContext, option: Any, value: Any) -> None:
         if value:
@@ -131,6 +159,11 @@ def share_options(root: Any) -> None:
     root.context_class = CliContext
     for command in _leaves(root):
         command.context_class = CliContext
+        for parameter in command.params:
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda ctx: ""  # the help shows the name alone
+            elif parameter.metavar is None:
+                parameter.metavar = _METAVARS.get(parameter.bare_type())
         for option in root.params:
             if option.name in _SHARED:
                 shared = copy.copy(option)

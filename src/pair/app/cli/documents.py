@@ -1,11 +1,12 @@
-"""pair ingest, pair docs list, get, delete, pair export, pair import"""
+"""The commands ingest, docs list, docs facets, docs get, docs delete, export and import."""
 
 import dataclasses
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from pair import errors
 from pair.app import render
@@ -15,36 +16,37 @@ from pair.kb.ingest import ingest as ingest_documents
 from pair.kb.open import DEFAULT_KB, with_graph
 
 if TYPE_CHECKING:
-    from pair.engine.write.bulk_load import BuildProgress
+    from collections.abc import Iterator
 
-Paths = Annotated[list[str], typer.Argument(help="Files, folders, .jsonl files, or - for standard input.")]
-ChunkSize = Annotated[int | None, typer.Option("--chunk-size", min=50, help="Longest chunk, in bytes.")]
-Graph = Annotated[
-    bool | None,
-    typer.Option("--graph/--no-graph", help="Link documents by what they name; else as engine.graph says."),
-]
+    from pair.engine.write.bulk_load import BuildProgress
+    from pair.values import Document
+
+_MAX_COLUMN = 50
+
+Paths = Annotated[list[str], Argument(metavar="PATH", help="Files, folders, .jsonl files, or - for standard input.")]
+ChunkSize = Annotated[int | None, Option("--chunk-size", min=50, metavar="BYTES", help="Maximum size of a chunk.")]
+Graph = Annotated[bool | None, Option("--graph/--no-graph", help="Build the entity graph. [engine.graph]")]
+Runners = Literal["auto", "plain", "local", "ray"]
 RunnerName = Annotated[
-    Literal["auto", "plain", "local", "ray"],
-    typer.Option(
-        "--runner",
-        help="Who does it: this process (plain), one on each core (local), a cluster (ray); auto chooses by size.",
-    ),
+    Runners, Option("--runner", help="Run here (plain), on all cores (local), or on a cluster (ray).")
 ]
-Workers = Annotated[int, typer.Option("--workers", min=0, help="How many, for local and ray; 0 for all cores.")]
-Owner = Annotated[str | None, typer.Option("--owner", help="Only documents that came by: sync, or ingest.")]
-After = Annotated[str, typer.Option("--after", metavar="ID", help="Begin behind this document.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10000, help="Most documents to list.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the document.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of documents.")]
+Workers = Annotated[int, Option("--workers", min=0, help="Number of local or ray workers; 0 means one per core.")]
+Owner = Annotated[str | None, Option("--owner", help="Select documents stored by sync or by ingest.")]
+After = Annotated[str, Option("--after", metavar="ID", help="Start after this document.")]
+Limit = Annotated[int, Option("--limit", min=1, max=10000, help="Maximum number of documents.")]
+Id = Annotated[str, Argument(metavar="ID", help="Id of the document.")]
+Ids = Annotated[list[str] | None, Argument(metavar="ID", help="Ids of documents.")]
 Filters = Annotated[
-    list[str] | None,
-    typer.Option("--filter", metavar="KEY=VALUE", help="All documents whose metadata says so; may be repeated."),
+    list[str] | None, Option("--filter", metavar="KEY=VALUE", help="Select by metadata. Can be repeated.")
 ]
-Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - for standard output.")]
-Vectors = Annotated[bool, typer.Option("--vectors/--no-vectors", help="With or without the vectors of chunks.")]
-File = Annotated[Path, typer.Argument(metavar="FILE", help="What `pair export` wrote.")]
-Replace = Annotated[bool, typer.Option("--replace", help="What is not in the file goes, in the same step.")]
-Embed = Annotated[bool, typer.Option("--embed", help="Cut and embed texts anew, with the configured embedder.")]
+Count = Annotated[bool, Option("--count", help="Print only the number of documents.")]
+Key = Annotated[str, Argument(metavar="KEY", help="Key of the metadata; a dot separates nested keys.")]
+MostValues = Annotated[int, Option("--limit", min=1, max=10000, help="Maximum number of values.")]
+Output = Annotated[str, Option("--output", "-o", metavar="FILE", help="Write to this file; - means stdout.")]
+Vectors = Annotated[bool, Option("--vectors/--no-vectors", help="Include the vectors of the chunks.")]
+File = Annotated[Path, Argument(metavar="FILE", help="A file that `pair export` wrote.")]
+Replace = Annotated[bool, Option("--replace", help="Delete documents that are not in the file.")]
+Embed = Annotated[bool, Option("--embed", help="Chunk and embed all texts again with the configured embedder.")]
 
 
 def ingest(
@@ -56,60 +58,106 @@ def ingest(
     runner: RunnerName = "auto",
     workers: Workers = 0,
 ) -> None:
-    """Put documents into a knowledge base.
+    """Store files, folders or JSON lines in a knowledge base.
 
-    A document that is stored already, as it is, costs nothing; another one under the same id is replaced.
-    Workers build all of a load before any of it can be found; interrupted, the same command goes on from there.
+    Unchanged documents are skipped. A document with the id of a stored one replaces it. A line of JSON is one document:
+    {"id": ..., "text": ..., "metadata": {...}}. Large loads run on all cores and become searchable at the end; after an
+    interruption, the same command continues.
 
     Examples:
-      pair ingest notes/ report.md          files and folders, each file a document
-      pair ingest faq.jsonl --kb support    a document a line: {"id": ..., "text": ..., "metadata": {...}}
-      pair ingest logs/ --no-graph          without looking for what they name
-      pair ingest dump.jsonl --runner ray   by the workers of a Ray cluster: engine.ray_address
-      generate | pair ingest -              JSON lines from standard input
+      pair ingest notes/ report.md            # each file becomes a document
+      pair ingest faq.jsonl --kb support      # each line becomes a document
+      pair ingest logs/ --no-graph            # faster: build no entity graph
+      pair ingest dump.jsonl --runner ray     # on a Ray cluster
+      generate | pair ingest -                # JSON lines from standard input
     """
     skipped: list[dict[str, str]] = []
 
     def note_skipped(path: str, reason: str) -> None:
         skipped.append({"path": path, "reason": reason})
-        render.print_note(f"skipped: {path}: {reason}")
+        render.print_note(f"Skipped {path}: {reason}")
 
-    def note_progress(progress: "BuildProgress") -> None:
-        of = f" of {progress.read:,}" if progress.built < progress.read else ""
-        by = f" ({progress.workers} workers)" if progress.workers > 1 else ""
-        context.show_progress(f"{progress.built:,}{of} documents{by}")
-
-    documents = read_documents(paths, note_skipped)
     if runner == "auto" and "-" in paths:
-        runner = "plain"  # a stream may never end, and what came so far should be found
-    how = Ingestion(runner, workers, chunk_size, note_progress)
+        runner = "plain"  # a stream may never end, and each batch should become searchable
     settings = context.settings()
-    report = ingest_documents(kb, documents, settings if graph is None else with_graph(settings, graph), how)
-    render.end_progress()
+    with context.progress("document") as progress:
+        is_building = False
+
+        def count_read() -> "Iterator[Document]":
+            for number, document in enumerate(read_documents(paths, note_skipped), 1):
+                if not is_building:
+                    progress(number, None, document.id)
+                yield document
+
+        def note_progress(built: "BuildProgress") -> None:
+            nonlocal is_building
+            is_building = built.built < built.read
+            progress(built.built, built.read if is_building else None)
+
+        how = Ingestion(runner, workers, chunk_size, note_progress)
+        report = ingest_documents(kb, count_read(), settings if graph is None else with_graph(settings, graph), how)
     names = ("added", "replaced", "unchanged", "chunks", "manifest_version")
     value = {"kb_id": kb, **{name: getattr(report, name) for name in names}, "skipped": skipped}
     counts = f"{report.added:,} added, {report.replaced:,} replaced, {report.unchanged:,} unchanged"
-    context.show(value, f"ingested into {kb}: {counts} ({render.pluralize(report.chunks, 'chunk')})")
+    total = render.pluralize(report.added + report.replaced + report.unchanged, "document")
+    chunks = render.pluralize(report.chunks, "chunk")
+    context.show(value, f"Ingested {total} into {kb}: {counts} ({chunks}).")
 
 
 def list_documents(
-    context: CliContext, kb: KbName = DEFAULT_KB, owner: Owner = None, after: After = "", limit: Limit = 100
+    context: CliContext,
+    kb: KbName = DEFAULT_KB,
+    owner: Owner = None,
+    filters: Filters = None,
+    after: After = "",
+    limit: Limit = 100,
+    count: Count = False,
 ) -> None:
-    """List stored documents by id.
+    """List stored documents, in the order of their ids.
 
     Examples:
       pair docs list
       pair docs list --owner ingest --limit 20 --after notes/b.md
+      pair docs list --filter 'status!=draft' --filter 'author?'
+      pair docs list --filter 'year>=2024' --count
+    """
+    if count:
+        with context.kb(kb) as opened:
+            number = opened.count(owner=owner, filter=filters)
+        context.show({"kb_id": kb, "count": number}, str(number), is_answer=True)
+        return
+    with context.kb(kb) as opened:
+        documents = opened.documents(after=after, limit=limit, owner=owner, filter=filters)
+    entries = [{key: value for key, value in document.to_json().items() if key != "text"} for document in documents]
+    value = {"kb_id": kb, "documents": entries, "next": documents.next}
+    width = min(max((len(document.id) for document in documents), default=0), _MAX_COLUMN)
+    lines = [f"{document.id:<{width}}  {document.title}".rstrip() for document in documents]
+    if documents.next is not None:
+        lines.append(f"Show more: pair docs list --after {shlex.quote(documents.next)}")
+    nothing = "No documents match. Remove a --filter" if filters else "No documents. Store some: pair ingest PATH"
+    context.show(value, *(lines or [nothing]), is_answer=True)
+
+
+def list_facets(
+    context: CliContext,
+    key: Key,
+    kb: KbName = DEFAULT_KB,
+    owner: Owner = None,
+    filters: Filters = None,
+    limit: MostValues = 100,
+) -> None:
+    """Count the values of a metadata key, most frequent first.
+
+    Examples:
+      pair docs facets lang
+      pair docs facets author.name --filter 'year>=2024' --limit 10
     """
     with context.kb(kb) as opened:
-        documents = opened.documents(after=after, limit=limit, owner=owner)
-    entries = [{key: value for key, value in document.to_json().items() if key != "text"} for document in documents]
-    is_whole = len(documents) < limit
-    value = {"kb_id": kb, "documents": entries, "next": None if is_whole else documents[-1].id}
-    lines = [f"{document.id}  {document.title}".rstrip() for document in documents]
-    if not is_whole:
-        lines.append(f"more: pair docs list --after {documents[-1].id!r}")
-    context.show(value, *(lines or ["no documents"]), is_answer=True)
+        facets = opened.facets(key, limit=limit, owner=owner, filter=filters)
+    value = {"kb_id": kb, "key": key, "values": [dataclasses.asdict(facet) for facet in facets]}
+    width = max((len(f"{facet.count:,}") for facet in facets), default=0)
+    lines = [f"{facet.count:>{width},}  {facet.value}" for facet in facets]
+    context.show(value, *(lines or [f"No document has the key {key}."]), is_answer=True)
 
 
 def get_document(context: CliContext, document_id: Id, kb: KbName = DEFAULT_KB) -> None:
@@ -127,9 +175,10 @@ def get_document(context: CliContext, document_id: Id, kb: KbName = DEFAULT_KB) 
 def delete_documents(
     context: CliContext, ids: Ids = None, kb: KbName = DEFAULT_KB, owner: Owner = None, filters: Filters = None
 ) -> None:
-    """Delete documents by id, by who brought them, or by their metadata.
+    """Delete documents by id, owner or metadata.
 
-    What is synced is not deleted here: remove its file or its link, and sync.
+    Synced documents cannot be deleted here, because the next sync would restore them. Remove the file or link, then
+    run `pair sync`.
 
     Examples:
       pair docs delete notes/a.md notes/b.md
@@ -138,37 +187,37 @@ def delete_documents(
     """
     if not ids and owner is None and not filters:
         raise errors.command_line_invalid(
-            "nothing to delete was named", hints=["Name ids, --owner or --filter", "pair docs delete --help"]
+            "Cannot delete: no documents are selected. Nothing was deleted.",
+            hints=["pair docs delete ID", "pair docs delete --owner ingest", "pair docs delete --filter KEY=VALUE"],
         )
     with context.kb(kb, with_sources=True) as opened:
         report = opened.delete(ids or (), owner=owner, filter=filters or None)
     value = {"kb_id": kb, "deleted": report.deleted, "manifest_version": report.manifest_version}
-    context.show(value, f"deleted {render.pluralize(report.deleted, 'document')} from {kb}")
+    context.show(value, f"Deleted {render.pluralize(report.deleted, 'document')} from {kb}.")
 
 
 def export(context: CliContext, output: Output, kb: KbName = DEFAULT_KB, vectors: Vectors = True) -> None:
-    """Write a whole knowledge base into one file.
+    """Write a knowledge base to one file.
 
-    The file is one state of it, whatever is written meanwhile, and appears when it is whole.
+    The file is a consistent snapshot: later writes do not affect it. It appears under its name when it is complete.
 
     Examples:
-      pair export -o backup.jsonl.gz              all documents, with chunks, metadata and vectors
-      pair export -o texts.jsonl --no-vectors     much smaller; embedded again when it is imported
-      pair export -o - | ssh elsewhere 'cat > backup.jsonl'
+      pair export -o backup.jsonl.gz            # documents, chunks, vectors
+      pair export -o texts.jsonl --no-vectors   # smaller; import embeds again
+      pair export -o - | ssh host 'cat > backup.jsonl'
     """
     to_stream = output == "-"
     if to_stream and sys.stdout.isatty():
         raise errors.command_line_invalid(
-            "an export holds texts of others as they are, which a terminal might obey",
+            "Cannot export to a terminal: the documents may contain terminal escape codes.",
             hints=["pair export -o FILE", "pair export -o - | COMMAND"],
         )
-    progress = render.CountProgress("document", is_quiet=context.as_json or to_stream)
-    with context.kb(kb) as opened:
+    progress = render.Progress("document", is_quiet=context.as_json or to_stream)
+    with context.kb(kb) as opened, progress:
         target = sys.stdout.buffer if to_stream else Path(output)
         report = opened.backup.export(target, vectors=vectors, on_progress=progress)
-    render.end_progress()
     content = f"{render.pluralize(report.documents, 'document')}, {render.pluralize(report.chunks, 'chunk')}"
-    line = f"exported {kb} ({content}) to {'standard output' if to_stream else output}"
+    line = f"Exported {kb} to {'standard output' if to_stream else output}: {content}."
     if to_stream:
         render.print_note(line)
     else:
@@ -178,22 +227,20 @@ def export(context: CliContext, output: Output, kb: KbName = DEFAULT_KB, vectors
 def import_file(
     context: CliContext, file: File, kb: KbName = DEFAULT_KB, replace: Replace = False, embed: Embed = False
 ) -> None:
-    """Put an export into a knowledge base, all at once.
+    """Load an exported file into a knowledge base, in one step.
 
-    Documents of the same embedder come with their vectors, and nothing is embedded.
+    The exported vectors are used if the same embedder is configured. Unchanged documents are skipped.
 
     Examples:
-      pair import backup.jsonl.gz                 add to what is there; what is there as it is costs nothing
-      pair import backup.jsonl.gz --replace       exactly the file, in one step
-      pair import backup.jsonl.gz --kb copy       into another knowledge base
-      pair import backup.jsonl.gz --embed         with vectors of the configured embedder
+      pair import backup.jsonl.gz             # add and replace documents
+      pair import backup.jsonl.gz --replace   # also delete all others
+      pair import backup.jsonl.gz --kb copy   # load into another KB
+      pair import backup.jsonl.gz --embed     # use the configured embedder
     """
-    progress = render.CountProgress("item", is_quiet=context.as_json)
-    with context.kb(kb) as opened:
+    with context.kb(kb) as opened, context.progress("item") as progress:
         report = opened.backup.import_from(file, replace_all=replace, embed=embed, on_progress=progress)
-    render.end_progress()
     names = ("added", "replaced", "unchanged", "deleted", "chunks", "manifest_version")
     value = {"kb_id": kb, **{name: getattr(report, name) for name in names}}
     counts = f"{report.added:,} added, {report.replaced:,} replaced, {report.unchanged:,} unchanged"
-    gone = f", {report.deleted:,} gone" if report.deleted else ""
-    context.show(value, f"imported into {kb}: {counts}{gone} ({render.pluralize(report.chunks, 'chunk')})")
+    deleted = f", {report.deleted:,} deleted" if report.deleted else ""
+    context.show(value, f"Imported {file} into {kb}: {counts}{deleted} ({render.pluralize(report.chunks, 'chunk')}).")

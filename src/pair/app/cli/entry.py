@@ -1,11 +1,16 @@
 """The command `pair`. `pair --version` answers before anything else is loaded."""
 
+import gc
+import os
 import sys
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    gc.set_threshold(50_000)  # loading modules makes many objects, of which none is garbage
+    # The threads of BLAS wait in busy loops, and no product here is large enough for two.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # noqa: TID251 - not a setting
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given in (["--version"], ["-V"]):
         from pair import __version__  # noqa: PLC0415 - the fast path

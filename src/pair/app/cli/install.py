@@ -1,9 +1,10 @@
-"""pair install, update, lock, package, publish, verify and info"""
+"""The commands install, update, lock, package, publish, verify and info."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from pair import errors
 from pair.app import render
@@ -15,74 +16,53 @@ from pair.packages.package import Description as KbDescription
 from pair.packages.package import Label, PackagedIndex
 from pair.packages.release_index import PublishReport
 
-Target = Annotated[str | None, typer.Argument(help="Folder of the KB.", show_default=".pair/knowledge")]
-Source = Annotated[
-    str | None,
-    typer.Option(
-        "--source",
-        "-s",
-        help="URL, path (folder or .zip), git repository, or feed (releases.json#NAME@VERSION). "
-        "Else the monorepo's dataset, else the latest release.",
-    ),
-]
-Offline = Annotated[bool, typer.Option("--offline", "--no-kb", help="Never download; needs --source with a path.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files that pair did not install or that were edited.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and leave the folder as it is.")]
-NoIndex = Annotated[bool, typer.Option("--no-index", help="The texts alone, also of a package with an index.")]
+Target = Annotated[str | None, Argument(metavar="TARGET", help="Folder of the KB.", show_default=".pair/knowledge")]
+_SOURCE_HELP = (
+    "URL, folder, .zip file, git repository or feed (releases.json#NAME@VERSION). "
+    "[sources.default_url, or the latest release of sources.release_repository]"
+)
+Source = Annotated[str | None, Option("--source", "-s", metavar="SOURCE", help=_SOURCE_HELP)]
+Offline = Annotated[bool, Option("--offline", "--no-kb", help="Do not use the network; requires --source with a path.")]
+Force = Annotated[bool, Option("--force", help="Overwrite edited files and files that pair did not install.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Print the changes without making them.")]
+NoIndex = Annotated[bool, Option("--no-index", help="Install files only; ignore the packaged index.")]
 KbId = Annotated[
-    str | None,
-    typer.Option("--kb", metavar="ID", help="Id of the KB. [as before, else default, or the name of TARGET]"),
+    str | None, Option("--kb", metavar="ID", help="Id of the KB. [as before; else default, or TARGET's name]")
 ]
-Locked = Annotated[
-    bool, typer.Option("--locked", help="What the lock file says, all of it or that of TARGET; nothing else.")
-]
-LockFile = Annotated[Path, typer.Option("--lock-file", metavar="FILE", help="The lock file.")]
-LockTargets = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="[TARGET]...",
-        help="Folders of installed KBs. Else .pair/knowledge, and those that are locked already.",
-        show_default=False,
-    ),
-]
-Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit 4 and tell every difference.")]
+Locked = Annotated[bool, Option("--locked", help="Install exactly what the lock file records.")]
+LockFile = Annotated[Path, Option("--lock-file", metavar="FILE", help="Path of the lock file.")]
+_TARGETS_HELP = "Folders of installed KBs. [.pair/knowledge, and all that are locked]"
+LockTargets = Annotated[list[Path] | None, Argument(metavar="TARGET", help=_TARGETS_HELP, show_default=False)]
+Check = Annotated[bool, Option("--check", help="Compare only; list differences and exit with 4.")]
 
+_NAME_A_SOURCE = "No source was named. Name a folder, .zip file, URL or feed: pair install --source ./docs"
 _KEPT_WORDS = {
-    "edited": "edited here",
-    "deleted": "deleted here",
-    "yours": "not installed by pair",
-    "in the way": "a file of yours is in the way",
+    "edited": "you edited",
+    "deleted": "you deleted",
+    "yours": "pair did not install",
+    "in the way": "blocked by your own files",
 }
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that holds the KB.")]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE.zip", help="Where to write. [NAME-VERSION.zip]")
-]
-Destination = Annotated[str, typer.Argument(metavar="DEST", help="A folder, or s3://bucket/prefix.")]
+Folder = Annotated[Path, Argument(metavar="DIR", help="Folder to package.")]
+Output = Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="Write to this file. [NAME-VERSION.zip]")]
+Destination = Annotated[str, Argument(metavar="DEST", help="A folder, or s3://bucket/prefix.")]
 ReleaseSource = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[SOURCE]", help="A KB package (.zip), or a folder to package.", show_default=".pair/knowledge"
-    ),
+    Path | None, Argument(metavar="SOURCE", help="A package or a folder.", show_default=".pair/knowledge")
 ]
-Name = Annotated[str | None, typer.Option(help="Any text on one line. [the folder's name]")]
-VersionName = Annotated[str | None, typer.Option(help="Such as 1.2.3. [1.0.0]")]
-Description = Annotated[str | None, typer.Option(help="One sentence.")]
-Author = Annotated[str | None, typer.Option(help="Who answers for it.")]
-License = Annotated[str | None, typer.Option("--license", help="Such as Apache-2.0.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word about it; may be repeated.")]
-WithIndex = Annotated[
-    bool, typer.Option("--with-index", help="Put what searching needs in as well: nobody has to embed it again.")
+Name = Annotated[str | None, Option(metavar="NAME", help="Name of the package. [name of the folder]")]
+VersionName = Annotated[str | None, Option(metavar="VERSION", help="Version, such as 1.2.3. [1.0.0]")]
+Description = Annotated[str | None, Option(help="Description in one sentence.")]
+Author = Annotated[str | None, Option(help="Author or maintainer.")]
+License = Annotated[str | None, Option("--license", help="License, such as Apache-2.0.")]
+Tags = Annotated[list[str] | None, Option("--tag", metavar="WORD", help="Tag. Can be repeated.")]
+WithIndex = Annotated[bool, Option("--with-index", help="Include the index, so that readers can search at once.")]
+IndexKb = Annotated[str | None, Option("--kb", metavar="ID", help="KB to take the index from. [default, or NAME]")]
+Sign = Annotated[Path | None, Option(metavar="KEYFILE", help="Sign with this minisign secret key.")]
+KbPath = Annotated[Path, Argument(metavar="PATH", help="A package (.zip) or the folder of an installed KB.")]
+Okf = Annotated[
+    bool, Option("--okf", help="Also check that it is a bundle of the Open Knowledge Format; PATH may be any folder.")
 ]
-IndexKb = Annotated[str | None, typer.Option("--kb", metavar="ID", help="KB that the index is of. [default, or NAME]")]
-Sign = Annotated[
-    Path | None, typer.Option(metavar="KEYFILE", help="Secret key of minisign: writes FILE.zip.minisig as well.")
-]
-KbPath = Annotated[Path, typer.Argument(metavar="PATH", help="A KB package (.zip) or the folder of an installed KB.")]
-Identity = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="Public key of minisign, or its file, that must have signed the package."),
-]
+Identity = Annotated[str | None, Option(metavar="KEY", help="Require a signature by this minisign key or key file.")]
 
 
 def install(
@@ -97,24 +77,25 @@ def install(
     locked: Locked = False,
     lock_file: LockFile = Path(LOCK_NAME),
 ) -> None:
-    """Put a KB into a folder.
+    """Install a knowledge base into a folder.
 
-    Files in the folder that pair did not install are never overwritten without --force.
+    A download is checked against SOURCE.sha256. Files that pair did not install are overwritten only with --force.
 
     Examples:
-      pair install                                   the latest release into .pair/knowledge
-      pair install --source https://host/kb.zip      an archive, checked against kb.zip.sha256
-      pair install docs/kb --source ./handbook       a folder into docs/kb
-      pair install --source https://host/releases.json#handbook   the latest release in a feed
-      pair install --locked                          exactly what pair.lock says
-      pair install --offline --source ./handbook.zip without any network
+      pair install --source ./handbook                # a folder
+      pair install --source https://host/kb.zip       # a package
+      pair install --source https://host/releases.json#handbook   # a feed
+      pair install docs/kb --source ./handbook.zip    # into docs/kb
+      pair install --locked                           # as in pair.lock
+      pair install --offline --source ./handbook.zip  # without network
     """
     installer = context.installer()
     if locked:
         for option, given in (("--source", source), ("--kb", kb_id)):
             if given is not None:
                 raise errors.command_line_invalid(
-                    f"--locked cannot be used with {option}: the lock file says it", hints=["pair install --help"]
+                    f"Cannot use --locked with {option}: the lock file sets it.",
+                    hints=["pair install --locked", f"pair install {option} {shlex.quote(given)}"],
                 )
         only = Path(target) if target is not None else None
         reports = LockService(installer, lock_file).install(
@@ -122,11 +103,16 @@ def install(
         )
         lines = [line for report in reports for line in _format_report(report)]
         value = {"command": "install", "lock": str(lock_file), "kbs": [report.to_json() for report in reports]}
-        context.show(value, *(lines or ["nothing is locked"]))
+        context.show(value, *(lines or [f"Nothing to install: {lock_file} is empty."]))
         return
     folder = Path(target) if target is not None else installer.default_target
     request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=kb_id, with_index=not no_index)
-    report = installer.apply(request, installer.resolve(source, offline=offline), offline=offline)
+    try:
+        report = installer.apply(request, installer.resolve(source, offline=offline), offline=offline)
+    except errors.DownloadError as fault:
+        if source is None and not installer.settings.named & {"sources.default_url", "sources.release_repository"}:
+            fault.hints = (_NAME_A_SOURCE, *fault.hints)
+        raise
     context.show(report.to_json(), *_format_report(report))
 
 
@@ -140,15 +126,14 @@ def update(
     dry_run: DryRun = False,
     no_index: NoIndex = False,
 ) -> None:
-    """Bring an installed KB up to date.
+    """Update an installed knowledge base.
 
-    Added, changed and removed files are applied together or not at all. Files that were edited or deleted here are
-    kept as they are and reported.
+    All changes are made in one step, or none. Files that you edited or deleted are kept and listed.
 
     Examples:
-      pair update                                    from where it was installed
-      pair update --source ./handbook-2.zip          from another source
-      pair update --dry-run                          what would change
+      pair update                              # from where it was installed
+      pair update --source ./handbook-2.zip    # from another source
+      pair update --dry-run                    # print the changes only
     """
     installer = context.installer()
     folder = Path(target) if target is not None else installer.default_target
@@ -160,64 +145,67 @@ def update(
 def lock(
     context: CliContext, targets: LockTargets = None, check: Check = False, lock_file: LockFile = Path(LOCK_NAME)
 ) -> None:
-    """Write down exactly which KBs are installed, to the byte.
+    """Record the exact version and checksum of every installed knowledge base.
 
-    With --check: compare the lock with the records, with every installed file, and with what is searched where a KB
-    came with its index.
+    With --check, compare the lock file with the installed files, their records, and installed search indexes.
 
     Examples:
-      pair lock                      lock what is installed in .pair/knowledge, and what is locked already
-      pair lock docs/handbook        lock this one too
-      pair lock --check              exit 4 if what is installed is not what is locked
-      pair install --locked          install exactly what is locked
+      pair lock                      # lock .pair/knowledge and all locked KBs
+      pair lock docs/handbook        # lock another folder too
+      pair lock --check              # exit with 4 if anything differs
+      pair install --locked          # install exactly what is locked
     """
     locks = LockService(context.installer(), lock_file)
     if check:
         report = locks.check()
-        lines = [f"{render.pluralize(len(report.kbs), 'KB')} as {report.path} says"]
+        lines = [f"{render.pluralize(len(report.kbs), 'KB')} as locked in {report.path}."]
     else:
         report = locks.write(targets or [])
         names = render.join_names([kb.id for kb in report.kbs])
-        done = "locked" if report.is_changed else "locked already"
-        lines = [f"{done} {render.pluralize(len(report.kbs), 'KB')} in {report.path}: {names}"]
-        for kb_id in report.with_queries:
-            lines.append(f"the source of {kb_id} has a query: if there is a secret in it, do not share the lock")
+        done = "Locked" if report.is_changed else "Already locked:"
+        lines = [
+            f"Warning: the URL of {kb_id} has a query. Do not share {report.path} if it contains a secret."
+            for kb_id in report.with_queries
+        ]
+        lines.append(f"{done} {render.pluralize(len(report.kbs), 'KB')} in {report.path}: {names}.")
     context.show(report.to_json(), *lines)
 
 
 def _format_report(report: InstallReport) -> list[str]:
-    """Return one line for each kind of change, and one for the whole."""
-    would = "would be " if report.dry_run else ""
+    """Return one line for each kind of change, and a summary."""
+    verbs = ("Would add", "Would change", "Would remove") if report.dry_run else ("Added", "Changed", "Removed")
     lines = [
-        f"{would}{verb} {render.pluralize(len(paths), 'file')}: {render.join_names(paths)}"
-        for verb, paths in (("added", report.added), ("changed", report.changed), ("removed", report.removed))
+        f"{verb} {render.pluralize(len(paths), 'file')}: {render.join_names(paths)}"
+        for verb, paths in zip(verbs, (report.added, report.changed, report.removed), strict=True)
         if paths
     ]
     for reason, words in _KEPT_WORDS.items():
         paths = [kept.path for kept in report.kept if kept.reason == reason]
         if paths:
-            lines.append(f"kept {render.pluralize(len(paths), 'file')} ({words}): {render.join_names(paths)}")
+            lines.append(f"Kept {render.pluralize(len(paths), 'file')} ({words}): {render.join_names(paths)}")
     if report.kept:
-        lines.append("the KB's version of kept files is taken with --force")
-    lines += [f"skipped {path}: {reason}" for path, reason in report.skipped]
+        lines.append("Use --force to overwrite your edited files.")
+    lines += [f"Skipped {path}: {reason}" for path, reason in report.skipped]
     index = report.index
     if index is not None:
         documents = render.pluralize(index.documents, "document")
         new = f"{index.new_shards} of {render.pluralize(index.shards, 'shard')} new"
-        lines.append(f"ready to search: {documents} in {index.kb_id}, version {index.manifest_version} ({new})")
+        lines.append(f"Ready to search: {documents} in {index.kb_id}, version {index.manifest_version} ({new}).")
     return [*lines, _format_summary(report)]
 
 
 def _format_summary(report: InstallReport) -> str:
     label = f"{report.name} {report.version}".strip()
-    checks = {True: ", checksum verified", False: ", unverified", None: ""}[report.verified]
+    checks = {True: ["checksum verified"], False: ["unverified"], None: []}[report.verified]
     if report.signed_by is not None:
-        checks = f"{checks if report.verified else ''}, signed by {report.signed_by}"
+        checks = [*(checks if report.verified else []), f"signed by {report.signed_by}"]
     if not (report.added or report.changed or report.removed):
-        return f"{label} in {report.target} is up to date ({render.pluralize(report.unchanged, 'file')}{checks})"
-    done = {"install": "installed", "update": "updated"}[report.mode]
-    words = f"dry run: nothing was {done}" if report.dry_run else done
-    return f"{words}: {label} in {report.target}{checks}"
+        counts = ", ".join([render.pluralize(report.unchanged, "file"), *checks])
+        return f"{label} in {report.target} is up to date ({counts})."
+    done = f"Updated {report.target} to {label}" if report.mode == "update" else f"Installed {label} in {report.target}"
+    if report.dry_run:
+        done = f"Dry run, nothing was changed: {label} in {report.target}"
+    return f"{done} ({', '.join(checks)})." if checks else f"{done}."
 
 
 def package(
@@ -234,29 +222,27 @@ def package(
     kb: IndexKb = None,
     sign: Sign = None,
 ) -> None:
-    """Make a KB package: a zip with a manifest, and its .sha256.
+    """Package a folder: write a .zip file with a manifest, and its .sha256 file.
 
-    The same folder always gives the same bytes. SOURCE_DATE_EPOCH sets the date that the manifest carries. The password
-    of an encrypted key is taken from PAIR_SIGN_PASSWORD, or asked for.
+    The same folder always gives the same bytes. SOURCE_DATE_EPOCH sets the date in the manifest. The password of an
+    encrypted key comes from PAIR_SIGN_PASSWORD or from a prompt.
 
     Examples:
-      pair package ./handbook -o handbook-1.0.0.zip --name handbook --version 1.0.0 --tag time --tag calendars
-      pair package ./handbook --with-index                        searchable as soon as it is installed
-      pair package ./handbook --sign ~/.minisign/minisign.key     with a signature beside it
+      pair package ./handbook --version 1.0.0 --tag time --tag calendars
+      pair package ./handbook --with-index     # searchable once installed
+      pair package ./handbook -o kb.zip --sign ~/.minisign/minisign.key
     """
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
     packaging = Packaging(label, with_index, kb, sign, render.ask_password)
     report = context.installer().package(folder, output, packaging)
-    lines = [f"skipped {path}: {reason}" for path, reason in report.skipped]
+    lines = [f"Skipped {path}: {reason}" for path, reason in report.skipped]
     manifest = report.manifest
-    lines.append(
-        f"packaged {manifest.name} {manifest.version}: {render.pluralize(len(manifest.texts), 'file')}, "
-        f"{render.format_size(report.size_bytes)} in {report.path}, checksum in {report.path}.sha256"
-    )
     if manifest.index is not None:
-        lines.append(f"with its index: {_format_index(manifest.index)}")
+        lines.append(f"Included the index: {_format_index(manifest.index)}")
     if report.signed_by is not None:
-        lines.append(f"signed by key {report.signed_by} in {report.path}.minisig")
+        lines.append(f"Signed by key {report.signed_by} in {report.path}.minisig")
+    files, size = render.pluralize(len(manifest.texts), "file"), render.format_size(report.size_bytes)
+    lines.append(f"Packaged {manifest.name} {manifest.version} in {report.path} ({files}, {size}).")
     context.show(report.to_json(), *lines)
 
 
@@ -274,17 +260,17 @@ def publish_release(
     kb: IndexKb = None,
     sign: Sign = None,
 ) -> None:
-    """Publish a KB: the package, its checksum, and last of all the feed of releases.
+    """Publish a package: write it, its checksum, and then the release feed.
 
-    A host of static files that serves DEST is a registry. A version that is published never changes: other bytes for
-    it are refused.
+    Serve DEST from any static file host. A published version never changes: the same version with other bytes is
+    refused.
 
     Examples:
-      pair publish dist ./handbook --version 1.0.0          package a folder, and publish it in dist/
-      pair publish dist ./handbook --version 1.1.0 --with-index    searchable as soon as it is installed
-      pair publish dist handbook-1.0.0.zip                  a package as it is
+      pair publish dist ./handbook --version 1.0.0    # package and publish
+      pair publish dist ./handbook --version 1.1.0 --with-index
+      pair publish dist handbook-1.0.0.zip            # publish a package
       pair publish s3://bucket/kbs ./handbook --version 1.1.0
-      pair install --source ./dist/releases.json#handbook   what readers do then
+      pair install --source ./dist/releases.json#handbook   # as a reader
     """
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
     packaging = Packaging(label, with_index, kb, sign, render.ask_password)
@@ -292,28 +278,30 @@ def publish_release(
     context.show(report.to_json(), *_format_release(report))
 
 
-def verify(context: CliContext, path: KbPath, identity: Identity = None) -> None:
-    """Check a KB package or an installed KB.
+def verify(context: CliContext, path: KbPath, identity: Identity = None, okf: Okf = False) -> None:
+    """Check a package or an installed knowledge base.
 
-    Without --identity a signature is checked against sources.signature_keys. Exits 2 when a package is damaged or
-    unsafe, 5 when its signature is missing or wrong, or when installed files were changed or are gone.
+    Signatures are checked against --identity, or else against sources.signature_keys. Exit status: 2 if a package is
+    damaged or unsafe; 5 if its signature is missing or wrong, if installed files were changed or deleted, or if it is
+    not what --okf asks for.
 
     Examples:
-      pair verify handbook.zip       checksum, archive and manifest of a package
-      pair verify .pair/knowledge    every installed file against what was installed
+      pair verify handbook.zip       # checksum, archive and manifest
+      pair verify .pair/knowledge    # every installed file
       pair verify handbook.zip --identity minisign.pub
+      pair verify ./bundle --okf     # front matter, index.md and log.md of each folder
     """
-    report = context.installer().verify(path, identity)
+    report = context.installer().verify(path, identity, as_bundle=okf)
     lines = [f"ok: {check}" for check in report.checks]
     if report.extra:
         files = render.pluralize(len(report.extra), "file")
-        lines.append(f"besides, {files} of yours: {render.join_names(report.extra)}")
-    lines.append(f"{path}: {render.pluralize(report.file_count, 'file')} verified")
+        lines.append(f"not installed by pair: {files}: {render.join_names(report.extra)}")
+    lines.append(f"Verified {render.pluralize(report.file_count, 'file')} in {path}.")
     context.show(report.to_json(), *lines, is_answer=True)
 
 
 def info(context: CliContext, path: KbPath) -> None:
-    """Describe a KB package or an installed KB, without unpacking anything.
+    """Describe a package or an installed knowledge base. Nothing is unpacked.
 
     Examples:
       pair info handbook.zip
@@ -324,26 +312,28 @@ def info(context: CliContext, path: KbPath) -> None:
 
 
 def _format_release(report: PublishReport) -> list[str]:
-    lines = [f"skipped {path}: {reason}" for path, reason in report.skipped]
+    lines = [f"Skipped {path}: {reason}" for path, reason in report.skipped]
     label = f"{report.name} {report.release.version}"
     if report.is_new:
-        lines.append(f"published {label} to {report.place}: {render.format_size(report.release.size_bytes)}")
+        lines.append(f"Published {label} to {report.place} ({render.format_size(report.release.size_bytes)}).")
     else:
-        lines.append(f"{label} is published in {report.place} already, with the same bytes: nothing to do")
-    lines.append(f"readers use --source {report.source}, or with @{report.release.version} behind it for this version")
+        lines.append(f"Nothing to do: {label} is already published in {report.place}.")
+    lines.append(
+        f"Install it: pair install --source {report.source} (append @{report.release.version} to pin this version)"
+    )
     return lines
 
 
 def _format_index(index: PackagedIndex) -> str:
     documents, shards = render.pluralize(index.documents, "document"), render.pluralize(index.shards, "shard")
-    return f"{documents} in {shards}, by {index.embedder}"
+    return f"{documents} in {shards}, embedder {index.embedder}"
 
 
 def _format_description(description: KbDescription) -> list[str]:
     rows: list[tuple[str, str]]
     if description.header is not None:
         header, source = description.header, description.to_json()["source"]
-        taken = "taken up" if header.index_sha256 else "not taken up"
+        taken = "installed" if header.index_sha256 else "not installed"
         rows = [
             ("name", header.name),
             ("version", header.version),
@@ -353,7 +343,7 @@ def _format_description(description: KbDescription) -> list[str]:
             ("signed by", header.signed_by or ""),
             ("files", f"{header.file_count:,} ({render.format_size(header.size_bytes)})"),
             ("KB", header.kb_id),
-            ("index", f"by {header.embedder}, {taken}" if header.embedder else ""),
+            ("index", f"{taken}, embedder {header.embedder}" if header.embedder else ""),
         ]
     else:
         manifest = description.manifest

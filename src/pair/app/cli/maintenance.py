@@ -1,10 +1,11 @@
-"""pair compact, gc, cache sweep, fsck, reembed, eval and doctor"""
+"""The commands compact, gc, cache sweep, fsck, reembed, eval and doctor."""
 
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pair import errors
 from pair.app import render
@@ -19,84 +20,75 @@ from pair.kb.maintenance import changes_to, with_embedder
 from pair.kb.open import DEFAULT_KB, open_kb, temporary_kb
 from pair.values import MODES
 
-All = Annotated[bool, typer.Option("--all", help="Also what is in good order.")]
-Grace = Annotated[float | None, typer.Option("--grace", min=0, metavar="SECONDS", help="Instead of the setting's.")]
-Repair = Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")]
+All = Annotated[bool, Option("--all", help="Compact every shard, even healthy ones.")]
+Grace = Annotated[
+    float | None, Option("--grace", min=0, metavar="SECONDS", help="Grace period. [engine.gc_grace_seconds]")
+]
+Repair = Annotated[bool, Option("--repair", help="Repair damage where possible.")]
 Packages = Annotated[
-    list[Path] | None,
-    typer.Option("--package", metavar="FILE.zip", help="May hold what is damaged here; may be repeated."),
+    list[Path] | None, Option("--package", metavar="FILE", help="Also repair from this package. Can be repeated.")
 ]
-DropLost = Annotated[bool, typer.Option("--drop-lost", help="With --repair: give up what cannot be repaired.")]
-Embedder = Annotated[
-    str | None, typer.Option("--embedder", metavar="KIND", help="As engine.embedder; else the configured one.")
+DropLost = Annotated[bool, Option("--drop-lost", help="With --repair: delete what cannot be repaired.")]
+Embedder = Annotated[str | None, Option("--embedder", metavar="KIND", help="New embedder. [engine.embedder]")]
+Model = Annotated[str | None, Option("--model", metavar="NAME", help="Its model. [engine.embedding_model]")]
+Dimension = Annotated[
+    int | None, Option("--dimension", min=1, max=4096, help="Its dimension. [engine.embedding_dimension]")
 ]
-Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="As engine.embedding_model.")]
-Dimension = Annotated[int | None, typer.Option("--dimension", min=1, max=4096, help="As engine.embedding_dimension.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how much there is to do, and change nothing.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Print the amount of work without doing it.")]
 _IDS_SHOWN = 10
 
 _SIGNS = {"ok": "ok    ", "note": "note  ", "failed": "FAILED"}
 
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the judged set.")]
+Folder = Annotated[str, Argument(metavar="DIR", help="Folder of the judged set.")]
 Modes = Annotated[
-    list[str] | None,
-    typer.Option("--mode", metavar="MODE", help=f"One of {', '.join(MODES)}; may be repeated. All if not given."),
+    list[str] | None, Option("--mode", metavar="MODE", help=f"{', '.join(MODES)}. Can be repeated. [all]")
 ]
-Kb = Annotated[
-    str | None,
-    typer.Option("--kb", metavar="ID", help="Ask this knowledge base, instead of a temporary one from corpus.jsonl."),
-]
-LimitQueries = Annotated[
-    int | None, typer.Option("--limit-queries", min=1, metavar="N", help="Only the first N queries, for a quick look.")
-]
-SkipUnknown = Annotated[
-    bool, typer.Option("--skip-unknown", help="Leave out judgements of queries or documents that are not there.")
-]
+Kb = Annotated[str | None, Option("--kb", metavar="ID", help="Search this KB; do not build one from corpus.jsonl.")]
+LimitQueries = Annotated[int | None, Option("--limit-queries", min=1, help="Use the first N queries only.")]
+SkipUnknown = Annotated[bool, Option("--skip-unknown", help="Ignore judgements of unknown queries and documents.")]
 
 
 def compact(context: CliContext, kb: KbName = DEFAULT_KB, everything: All = False) -> None:
-    """Merge and re-cluster shards. Readers and writers go on meanwhile.
+    """Merge and re-cluster shards. Searches and writes continue during this.
 
     Examples:
-      pair compact            what is worth it
-      pair compact --all      everything, clustered anew
+      pair compact            # compact the shards that need it
+      pair compact --all      # compact every shard
     """
-
-    def note(done: int, total: int) -> None:
-        context.show_progress(f"{done} of {render.pluralize(total, 'shard')}")
-
-    with context.kb(kb) as opened:
-        report = opened.maintenance.compact(everything=everything, on_progress=note)
-    render.end_progress()
-    line = f"{report.shards_before} shards became {report.shards_after}: {report.reason.replace('_', ' ')}"
-    context.show({"kb_id": kb, **asdict(report)}, line if report.shards_before else "nothing to compact")
+    with context.kb(kb) as opened, context.progress("shard") as progress:
+        report = opened.maintenance.compact(everything=everything, on_progress=progress)
+    shards, reason = render.pluralize(report.shards_before, "shard"), report.reason.replace("_", " ")
+    line = f"Compacted {shards} into {report.shards_after:,} ({reason})."
+    context.show({"kb_id": kb, **asdict(report)}, line if report.shards_before else "Nothing to compact.")
 
 
 def collect(context: CliContext, kb: KbName = DEFAULT_KB, grace: Grace = None) -> None:
-    """Delete shards that no manifest names any more.
+    """Delete shards that no kept version uses.
 
     Examples:
-      pair gc                 shards that nobody has named for engine.gc_grace_seconds
-      pair gc --grace 0       all of them, when nobody reads or writes
+      pair gc                 # shards unused for engine.gc_grace_seconds
+      pair gc --grace 0       # all unused shards; only if nothing else runs
     """
     with context.kb(kb) as opened:
         report = opened.maintenance.collect(grace_seconds=grace)
-    freed = f"deleted {render.pluralize(report.deleted_shards, 'shard')}, {render.format_size(report.deleted_bytes)}"
-    waiting = f"; {report.kept_shards} more when their time has come" if report.kept_shards else ""
+    freed = f"Deleted {render.pluralize(report.deleted_shards, 'shard')} ({render.format_size(report.deleted_bytes)})."
+    waiting = f" {report.kept_shards:,} more can be deleted after the grace period." if report.kept_shards else ""
     context.show({"kb_id": kb, **asdict(report)}, freed + waiting)
 
 
 def sweep(context: CliContext, kb: KbName = DEFAULT_KB) -> None:
-    """Evict fetched shards that are too old or too many.
+    """Evict downloaded shards that exceed engine.cache_max_bytes or engine.cache_ttl_seconds.
+
+    Shards in use are kept.
 
     Examples:
-      pair cache sweep        down to engine.cache_max_bytes, without what is in use
+      pair cache sweep
     """
     with context.kb(kb) as opened:
         report = opened.maintenance.sweep()
     evicted = render.pluralize(report.evicted_ttl + report.evicted_size, "shard")
     freed, kept = render.format_size(report.freed_bytes), render.format_size(report.kept_bytes)
-    context.show(asdict(report), f"evicted {evicted}, {freed}; {kept} kept")
+    context.show(asdict(report), f"Evicted {evicted} ({freed}); {kept} kept.")
 
 
 def fsck(
@@ -106,25 +98,24 @@ def fsck(
     package: Packages = None,
     drop_lost: DropLost = False,
 ) -> None:
-    """Verify every byte that a knowledge base is made of, and repair what can be repaired.
+    """Verify every stored byte of a knowledge base, and repair damage.
 
-    Readers and writers go on meanwhile. Without --repair nothing is changed; without --drop-lost nothing is given up.
+    Repairs use the local cache, intact data and synced sources. Searches and writes continue during this. Nothing is
+    changed without --repair. Exit status: 5 if something is damaged.
 
     Examples:
-      pair fsck                                   verify every byte; exit status 5 if something is damaged
-      pair fsck --repair                          from the cache, from what is left, from synced sources
-      pair fsck --repair --package kb.zip         also from a package with an index
-      pair fsck --repair --drop-lost              and give up what cannot be repaired
+      pair fsck                               # verify only
+      pair fsck --repair                      # repair damage
+      pair fsck --repair --package kb.zip     # also use a package's index
+      pair fsck --repair --drop-lost          # delete what is lost
     """
     if drop_lost and not repair:
-        raise errors.command_line_invalid("--drop-lost goes with --repair", hints=["pair fsck --help"])
-
-    def note(done: int, total: int) -> None:
-        context.show_progress(f"{render.format_size(done)} of {render.format_size(total)}")
-
-    with context.kb(kb, with_sources=True) as opened:
-        report = opened.maintenance.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
-    render.end_progress()
+        raise errors.command_line_invalid(
+            "Cannot use --drop-lost without --repair. Nothing was changed.", hints=["pair fsck --repair --drop-lost"]
+        )
+    with context.kb(kb, with_sources=True) as opened, context.progress("byte") as progress:
+        maintenance = opened.maintenance
+        report = maintenance.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=progress)
     context.show(report.to_json(), *_format_check(report), is_answer=True)
     if not report.is_sound:
         raise typer.Exit(errors.DataError.exit_status)
@@ -138,48 +129,47 @@ def reembed(
     dimension: Dimension = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Give all that is stored vectors of another embedder. Readers and writers go on meanwhile.
+    """Recompute all vectors of a knowledge base with another embedder.
 
-    What was interrupted goes on where it stopped. The configuration is yours to change: what to change is told.
+    Searches and writes continue; the new vectors are used when all are ready. After an interruption, the same
+    command continues. The command does not edit your configuration; it prints what to change.
 
     Examples:
-      pair reembed --embedder minilm --dry-run    how much there is to embed
-      pair reembed --embedder minilm              vectors of another embedder, swapped in at the end
-      pair reembed --kb support                   vectors of the embedder that is configured by now
+      pair reembed --embedder minilm --dry-run    # print the amount of work
+      pair reembed --embedder minilm              # use another embedder
+      pair reembed --kb support                   # use the configured one
     """
     configured = context.settings()
     wanted = with_embedder(configured, embedder, model, dimension)
-    progress = render.CountProgress("chunk", is_quiet=context.as_json)
-    with open_kb(kb, settings=wanted) as opened:
+    with open_kb(kb, settings=wanted) as opened, context.progress("chunk") as progress:
         report = opened.maintenance.reembed(dry_run=dry_run, on_progress=progress)
-    render.end_progress()
     changes = changes_to(configured, wanted)
     value = {"kb_id": kb, "dry_run": dry_run, **asdict(report), "configuration": [asdict(change) for change in changes]}
     context.show(value, _format_reembedding(kb, report, dry_run=dry_run))
     if changes and not context.as_json and not dry_run:
         advice = [f"  • {change.advice}" for change in changes]
-        render.print_note("the configuration still names another embedder, which is refused from now on:", *advice)
+        render.print_note(f"Change the configuration; its embedder no longer fits {kb}:", *advice)
 
 
 def _format_check(report: FsckReport) -> list[str]:
     checked = f"{render.pluralize(report.files, 'file')} in {render.pluralize(report.shards, 'shard')}"
     checked += f", {render.format_size(report.size_bytes)}"
     if not report.faults:
-        return [f"{report.kb_id} is sound: {checked}"]
+        return [f"{report.kb_id} is intact: {checked}."]
     repaired = sum(fault.is_repaired for fault in report.faults)
-    damaged = f"{render.pluralize(len(report.faults), 'file')} damaged, {repaired} repaired"
+    damaged = f"{render.pluralize(len(report.faults), 'file')} damaged, {repaired:,} repaired"
     lines = [line for fault in report.faults for line in _format_fault(fault)]
-    return [*lines, f"{report.kb_id}: {damaged} ({checked})"]
+    return [*lines, f"{report.kb_id}: {damaged} ({checked})."]
 
 
 def _format_fault(fault: Fault) -> list[str]:
     lines = [f"{fault.key}: {fault.reason} ({render.pluralize(fault.documents, 'document')})"]
     if fault.is_repaired:
-        lines.append(f"  repaired from {fault.remedy}" if fault.remedy else "  given up")
+        lines.append(f"  repaired from {fault.remedy}" if fault.remedy else "  deleted")
     elif fault.remedy:
         lines.append(f"  can be repaired from {fault.remedy}: pair fsck --repair")
     else:
-        lines.append("  cannot be repaired from what is here; a backup may help: --package FILE.zip")
+        lines.append("  cannot be repaired; if you have a package: pair fsck --repair --package FILE.zip")
     if fault.ids:
         more = f" and {len(fault.ids) - _IDS_SHOWN:,} more" if len(fault.ids) > _IDS_SHOWN else ""
         lines.append(f"  lost: {', '.join(fault.ids[:_IDS_SHOWN])}{more}")
@@ -188,13 +178,14 @@ def _format_fault(fault: Fault) -> list[str]:
 
 def _format_reembedding(kb: str, report: ReembedReport, *, dry_run: bool) -> str:
     if report.embedder_before == report.embedder:
-        return f"nothing to do: {kb} has vectors of {report.embedder}"
-    work = f"{render.pluralize(report.embedded, 'text')} of {render.pluralize(report.characters, 'character')}"
-    known = f", {render.pluralize(report.kept, 'chunk')} had one already" if report.kept else ""
+        return f"Nothing to do: {kb} already uses {report.embedder}."
+    work = f"{render.pluralize(report.embedded, 'text')} with {render.pluralize(report.characters, 'character')}"
+    known = f", {render.pluralize(report.kept, 'chunk')} done before" if report.kept else ""
     stored = f"{render.pluralize(report.documents, 'document')}, {render.pluralize(report.chunks, 'chunk')}"
     if dry_run:
-        return f"{kb} ({stored}) from {report.embedder_before} to {report.embedder}: {work} to embed{known}"
-    return f"re-embedded {kb} ({stored}) with {report.embedder}: {work} embedded{known}"
+        change = f"from {report.embedder_before} to {report.embedder}"
+        return f"Would re-embed {kb} ({stored}) {change}: {work}{known}. Nothing was written."
+    return f"Re-embedded {kb} ({stored}) with {report.embedder}: {work}{known}."
 
 
 def evaluate(
@@ -205,20 +196,20 @@ def evaluate(
     limit_queries: LimitQueries = None,
     skip_unknown: SkipUnknown = False,
 ) -> None:
-    """Measure how well questions are answered whose answers are known.
+    """Measure retrieval quality on a judged set of questions.
 
-    The documents of the set are put into a temporary knowledge base, by your configuration, and every judged query is
-    asked in each mode. Prints nDCG@10, recall@10 and @100, MRR@10, and the time of a search.
+    A judged set is a folder with corpus.jsonl, queries.jsonl and qrels.tsv. The corpus is stored in a temporary KB with
+    your configuration. Prints nDCG@10, recall@10, recall@100, MRR@10 and search times for each mode.
 
     Examples:
-      pair eval questions/                     corpus.jsonl, queries.jsonl and qrels.tsv, in every mode
-      pair eval questions/ --mode vector       in one
-      pair eval questions/ --kb handbook       the documents of a knowledge base, instead of corpus.jsonl
+      pair eval questions/                   # every mode
+      pair eval questions/ --mode vector     # one mode
+      pair eval questions/ --kb handbook     # search an existing KB
       pair eval questions/ --limit-queries 50 --json
     """
     for mode in modes or ():
         if mode not in MODES:
-            raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
+            raise errors.query_invalid(f"unknown mode {mode!r}", hints=[f"Use one of: {', '.join(MODES)}"])
     judged = read_judged_set(folder)
     if kb is None:
         ids = frozenset(document.id for document in judged.documents())
@@ -232,20 +223,20 @@ def evaluate(
             selection = judged.select(known, skip_unknown=skip_unknown, limit=limit_queries)
             value = _measure(context, opened, selection, modes)
     if selection.skipped_queries:
-        render.print_note(f"skipped: queries without a relevant document: {selection.skipped_queries:,}")
+        render.print_note(f"Skipped queries without a relevant document: {selection.skipped_queries:,}")
     if selection.skipped_judgements:
-        render.print_note(f"skipped: judgements of unknown queries or documents: {selection.skipped_judgements:,}")
+        render.print_note(f"Skipped judgements of unknown queries or documents: {selection.skipped_judgements:,}")
     value = {"set": judged.name, **value, "kb_id": kb}
     context.show(value, *_format_figures(value), is_answer=True)
 
 
 def doctor(context: CliContext) -> None:
-    """Check configuration, store, lease, cache, embedder, model and server, and say what to do.
+    """Check the configuration, store, lease, cache, embedder, model and server.
 
-    Exits with the status of the first check that failed.
+    Prints what to do about each problem, and exits with the status of the first failed check.
 
     Examples:
-      pair doctor                    every part that is configured, tried once
+      pair doctor
       pair doctor --json
     """
     from pair.kb.doctor import examine  # noqa: PLC0415 - loads what it examines
@@ -269,35 +260,36 @@ def doctor(context: CliContext) -> None:
 
 def _fill(context: CliContext, kb: KnowledgeBase, judged: JudgedSet, total: int) -> None:
     done = 0
-
-    def note_batch(report: WriteReport) -> None:
-        nonlocal done
-        done += report.added
-        context.show_progress(f"{done:,} of {render.pluralize(total, 'document')} stored")
-
     if not context.as_json:
-        render.print_note(f"storing {render.pluralize(total, 'document')} of {judged.name}")
-    kb.upsert(judged.documents(), on_batch=note_batch)
-    render.end_progress()
+        render.print_note(f"Storing {render.pluralize(total, 'document')} of {judged.name}")
+    with context.progress("document") as progress:
+
+        def note_batch(report: WriteReport) -> None:
+            nonlocal done
+            done += report.added
+            progress(done, total)
+
+        kb.upsert(judged.stored_documents(), on_batch=note_batch)
 
 
 def _measure(context: CliContext, kb: KnowledgeBase, selection: Selection, modes: list[str] | None) -> dict[str, Any]:
     queries, clock = selection.queries, SystemClock()
+    with context.progress("query") as progress:
 
-    def note_query(mode: str, done: int) -> None:
-        context.show_progress(f"{mode}: {done:,} of {len(queries):,} queries")
+        def note_query(mode: str, done: int) -> None:
+            progress(done, len(queries), mode)
 
-    if modes:
-        measured = Measured({mode: measure(kb, queries, mode, clock=clock, on_query=note_query) for mode in modes}, {})
-    else:
-        measured = measure_all(kb, queries, MODES, clock=clock, on_query=note_query)
-    render.end_progress()
+        if modes:
+            figures_by_mode = {mode: measure(kb, queries, mode, clock=clock, on_query=note_query) for mode in modes}
+            measured = Measured(figures_by_mode, {})
+        else:
+            measured = measure_all(kb, queries, MODES, clock=clock, on_query=note_query)
     for mode, fault in measured.unavailable.items():
-        render.print_note(f"not measured: {mode}: {fault.message}")
+        render.print_note(f"Not measured: {mode}: {fault.message}")
     for mode, figures in measured.modes.items():
         if figures.partial:
             share = f"{figures.partial:,} of {len(queries):,} queries"
-            render.print_note(f"partial: {mode}: some shards did not answer {share}")
+            render.print_note(f"Incomplete: {mode}: some shards did not answer {share}")
     stats = kb.stats()
     return {
         "modes": {mode: figures.to_json() for mode, figures in measured.modes.items()},
@@ -313,8 +305,7 @@ def _measure(context: CliContext, kb: KnowledgeBase, selection: Selection, modes
 
 def _format_figures(value: dict[str, Any]) -> list[str]:
     counts = [render.pluralize(value[f"{noun}s"], noun) for noun in ("document", "chunk")]
-    about = f"{', '.join(counts)}, judged queries asked: {value['queries']:,}"
-    lines = [f"{value['set']}: {about}, embedder {value['embedder']}", ""]
+    lines = [f"{value['set']}: {', '.join(counts)}, judged queries: {value['queries']:,}, {value['embedder']}", ""]
     lines.append("mode       nDCG@10  recall@10  recall@100  MRR@10        p50        p99")
     for mode, figures in value["modes"].items():
         ndcg, mrr = f"{figures['ndcg@10']:>7.3f}", f"{figures['mrr@10']:>6.3f}"

@@ -1,17 +1,19 @@
-"""pair search, pair ask, pair cite, pair librarians list, check"""
+"""The commands search, ask, cite, librarians list and librarians check."""
 
 import contextlib
-import dataclasses
+import re
+import shlex
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from pair import errors
+from pair import errors, values
 from pair.app import render
+from pair.app.cli import excerpts
 from pair.app.cli.context import At, CliContext, KbName
 from pair.kb.open import DEFAULT_KB, open_kb
 from pair.values import DEFAULT_MODE, GraphParameters, Hit, SearchMode, SearchOptions
@@ -22,27 +24,23 @@ if TYPE_CHECKING:
     from pair.kb.librarians import KbLibrarians
     from pair.librarians.contract import Citation, Response
 
-_WIDTH = 100
-_MAX_CHARACTERS = 600
-_BEFORE_MATCH = 80
+_SNIPPET_LINES = 6
+_SOURCE_LINES = 4
+_MIN_WORD_CHARACTERS = 4
 
-Query = Annotated[str, typer.Argument(help="What to look for, in plain words.")]
-Limit = Annotated[int, typer.Option("-k", "--limit", min=1, max=1000, help="Most hits to show.")]
-Mode = Annotated[SearchMode, typer.Option("--mode", help="By words and meaning, one of them, or by the graph.")]
+Words = Annotated[list[str], Argument(metavar="QUERY", help="Words to search for, or - for standard input.")]
+Limit = Annotated[int, Option("-k", "--limit", min=1, max=1000, help="Maximum number of results.")]
+_MODE_HELP = "hybrid (words and meaning), keyword (words), vector (meaning), graph (linked entities) or adaptive."
+Mode = Annotated[SearchMode, Option("--mode", metavar="MODE", help=_MODE_HELP)]
 Filters = Annotated[
-    list[str] | None,
-    typer.Option("--filter", metavar="KEY=VALUE", help="Only documents whose metadata says so; may be repeated."),
+    list[str] | None, Option("--filter", metavar="KEY=VALUE", help="Select documents by metadata. Can be repeated.")
 ]
-Exact = Annotated[bool, typer.Option("--exact", help="Look at every chunk of every shard.")]
-MaxDistance = Annotated[float | None, typer.Option("--max-distance", help="Only hits strictly nearer than this.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Say of each hit how it got its score.")]
-Diversity = Annotated[
-    float, typer.Option("--diversity", min=0.0, max=0.99, help="How unlike each other hits should be: 0 to 0.99.")
-]
-Hops = Annotated[int | None, typer.Option("--hops", min=1, max=5, help="How far the graph is followed.")]
-Alpha = Annotated[
-    float | None, typer.Option("--alpha", min=0.0, max=1.0, help="Share of the hybrid score beside the graph's.")
-]
+Exact = Annotated[bool, Option("--exact", help="Compare every chunk of every shard; slower.")]
+MaxDistance = Annotated[float | None, Option("--max-distance", help="Drop results at this vector distance or farther.")]
+Explain = Annotated[bool, Option("--explain", help="Show how each score was computed.")]
+Diversity = Annotated[float, Option("--diversity", min=0.0, max=0.99, help="Prefer results that differ; 0 is off.")]
+Hops = Annotated[int | None, Option("--hops", min=1, max=5, help="Follow the graph this many steps.")]
+Alpha = Annotated[float | None, Option("--alpha", min=0.0, max=1.0, help="Weight of hybrid against graph scores.")]
 
 _EXIT_STATUSES = {
     "SERVICE_UNAVAILABLE": 4,
@@ -52,25 +50,25 @@ _EXIT_STATUSES = {
     "AI_UNAVAILABLE": 6,
     "INTERNAL_ERROR": errors.BUG_EXIT_STATUS,
 }
-"""All other errors are about the question: 1."""
+"""Exit statuses of error codes; all others exit with 1, because the question must change."""
 _CONFIDENCE_LEVELS = ((0.8, "high"), (0.6, "fair"), (0.5, "moderate"), (0.2, "low"))
-_TRIAL_QUESTION = "Is anybody there?"
+_TRIAL_QUESTION = "What do you know about?"
 _TRIAL_SECONDS = 10.0
 _UNUSABLE = frozenset({"INTERNAL_ERROR", "TIMEOUT", "SERVICE_UNAVAILABLE", "DATA_SOURCE_ERROR", "NOT_FOUND"})
-"""A librarian with another error at least understood the question."""
+"""Errors of librarians that do not work; after any other error, the librarian did read the question."""
 
-Question = Annotated[str, typer.Argument(metavar="QUESTION", help="In plain words.")]
+Question = Annotated[list[str], Argument(metavar="QUESTION", help="The question, or - for standard input.")]
 LibrarianName = Annotated[
-    str | None, typer.Option("--librarian", metavar="ID", help="Who is asked first; see: pair librarians list")
+    str | None, Option("--librarian", metavar="ID", help="Librarian to ask first; see: pair librarians list")
 ]
-Kb = Annotated[str | None, typer.Option("--kb", metavar="ID", help="Ask the shelf of this KB.")]
-Timeout = Annotated[float | None, typer.Option("--timeout", min=0.01, help="Seconds until there must be an answer.")]
-CitationId = Annotated[str, typer.Argument(metavar="ID", help="Of a citation, as an answer shows it.")]
+Kb = Annotated[str | None, Option("--kb", metavar="ID", help="Ask this knowledge base.")]
+Timeout = Annotated[float | None, Option("--timeout", min=0.01, metavar="SECONDS", help="Give up after this time.")]
+CitationId = Annotated[str, Argument(metavar="ID", help="Id of a citation, as shown below an answer.")]
 
 
 def search(
     context: CliContext,
-    query: Query,
+    words: Words,
     limit: Limit = 5,
     mode: Mode = DEFAULT_MODE,
     kb: KbName = DEFAULT_KB,
@@ -83,21 +81,20 @@ def search(
     alpha: Alpha = None,
     at: At = None,
 ) -> None:
-    """Find passages: each with its score, its document and where in it.
+    """Find passages that match a query. Each is shown with its score, document and matched words.
 
     Examples:
-      pair search "how do I roll back a release?"
-      pair search "leap seconds" -k 3 --kb handbook
-      pair search '"connection refused" -proxy' --mode keyword     a phrase, without a word
-      pair search "who made the first railway time?" --mode adaptive --explain
+      pair search leap seconds
+      pair search "how do I roll back a release?" -k 3 --kb handbook
+      pair search '"connection refused" -proxy' --mode keyword
       pair search deploy --filter kind=file --filter 'year>=2024'
-      pair search deploy --at 12                                   as it was in version 12
-      pair search deploy --diversity 0.3 --json
+      pair search deploy --filter '{"$or": [{"lang": "de"}, {"team": "ops"}]}'
+      pair search deploy --at 12                  # search version 12
+      pair search deploy --explain --json
     """
-    usual = GraphParameters()
-    graph = dataclasses.replace(
-        usual, hops=usual.hops if hops is None else hops, alpha=usual.alpha if alpha is None else alpha
-    )
+    query = _join_words(words)
+    given = {"hops": hops, "alpha": alpha}
+    graph = GraphParameters(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     options = SearchOptions(max_distance=max_distance, highlights=True, diversity=diversity, graph=graph)
     began = time.perf_counter()
     with context.kb(kb, at) as opened:
@@ -118,18 +115,28 @@ def search(
         "results": [hit.to_json() for hit in hits.passages],
     }
     for fault in hits.faults:
-        render.print_note(f"partial: {fault}")
+        render.print_note(f"Incomplete results: {fault}")
     if hits.reason:
         render.print_note(f"{hits.mode_used}: {hits.reason}")
     lines = [line for number, hit in enumerate(hits.passages, 1) for line in _format_hit(number, hit)]
-    context.show(value, *(lines or ["nothing found"]), is_answer=True)
+    if not lines:
+        advice = "Remove a --filter" if filters else "Try other or fewer words"
+        lines = [f"No results. {advice}, or list what is stored: pair docs list"]
+    context.show(value, *lines, is_answer=True)
 
 
-def _format_hit(number: int, hit: Hit) -> Iterator[str]:
+def _join_words(words: list[str]) -> str:
+    """Return the words of the command line as one query; `-` reads it from standard input."""
+    return sys.stdin.read().strip() if words == ["-"] else " ".join(words)
+
+
+def _format_hit(number: int, hit: Hit) -> Iterator[render.Line]:
     title = f"  {hit.title}" if hit.title and hit.title != hit.document_id else ""
-    passage = textwrap.shorten(_cut_around_matches(hit), _MAX_CHARACTERS, placeholder=" …")
-    yield f"{number:>2}. {hit.score:.3f}  {hit.document_id}{title}"
-    yield from textwrap.wrap(passage, _WIDTH, initial_indent="    ", subsequent_indent="    ") or [""]
+    yield render.join_line(f"{number:>2}. {hit.score:.3f}  ", render.style(hit.document_id), title)
+    if state := values.describe_lifecycle(hit.lifecycle):
+        yield f"    ({state})"
+    matched = excerpts.match_words(hit.text[start:end] for start, end in hit.highlights)
+    yield from excerpts.cut_excerpt(hit.text, matched, "    ", _SNIPPET_LINES)
     if hit.also_in:
         more = hit.also_in_count - len(hit.also_in)
         others = ", ".join(copy.document_id for copy in hit.also_in)
@@ -142,46 +149,41 @@ def _format_hit(number: int, hit: Hit) -> Iterator[str]:
         yield f"    = {', '.join(parts)}"
 
 
-def _cut_around_matches(hit: Hit) -> str:
-    """Return the passage from a little before the part in which most matches lie close together."""
-    if len(hit.text) <= _MAX_CHARACTERS or not hit.highlights:
-        return hit.text
-    starts = [start for start, _ in hit.highlights]
-    _, first = max((sum(1 for start in starts if begin <= start < begin + _MAX_CHARACTERS), -begin) for begin in starts)
-    begin = max(-first - _BEFORE_MATCH, 0)
-    at_word = hit.text.find(" ", begin) + 1 if begin else 0
-    return ("… " if at_word else "") + hit.text[at_word:]
-
-
 def ask(
     context: CliContext,
-    question: Question,
+    words: Question,
     librarian: LibrarianName = None,
     kb: Kb = None,
     timeout: Timeout = None,
     at: At = None,
 ) -> None:
-    """Ask in plain language: an answer with numbered sources and how sure it is.
+    """Answer a question from the knowledge base, with numbered sources.
+
+    If the knowledge base has no answer, `pair` says so. Without a model, the answer quotes the sources.
 
     Examples:
-      pair ask "how do I roll back a release?"
+      pair ask how do I roll back a release
       pair ask "which port does key establishment use?" --kb handbook
       pair ask "who knows about leap seconds?" --librarian catalogue
-      pair ask "how do I deploy?" --at 12               as it was in version 12
+      pair ask "how do I deploy?" --at 12         # from version 12
       pair ask "what changed in 2.0?" --timeout 10 --json
+      echo "how do I deploy?" | pair ask -
     """
     import asyncio  # noqa: PLC0415 - only commands that ask wait for it
 
     from pair.librarians.contract import Context  # noqa: PLC0415
 
     if at is not None and librarian is not None:
-        raise errors.command_line_invalid("--at goes without --librarian: only the shelf of a KB knows its past")
-    is_streamed = False
+        raise errors.command_line_invalid("Cannot use --at with --librarian: only a knowledge base has versions.")
+    question = _join_words(words)
+    streamed = shown = ""
 
     def print_piece(piece: str) -> None:
-        nonlocal is_streamed
-        is_streamed = True
-        render.print_piece(piece)
+        nonlocal streamed, shown
+        streamed += piece
+        plain = excerpts.strip_streamed(streamed)
+        render.print_piece(plain[len(shown) :])
+        shown = plain
 
     first = librarian or kb or (DEFAULT_KB if at is not None else None)
     given = None if context.as_json or not sys.stdout.isatty() else Context(on_text=print_piece)
@@ -190,24 +192,25 @@ def ask(
     if context.as_json:
         render.print_json(response.to_json())
     else:
-        _show_response(response, is_streamed=is_streamed)
+        _show_response(response, is_streamed=bool(shown))
     if response.error is not None:
         raise typer.Exit(_EXIT_STATUSES.get(response.error.code, 1))
 
 
 def cite(context: CliContext, citation_id: CitationId) -> None:
-    """Print the passage that a citation points to, and whether it is still the same.
+    """Print the passage that a citation points to, and note whether it has changed.
 
     Examples:
       pair cite 'default/guides/deploy.md#120-480@0a1b2c3d4e5f'
-      pair ask "how do I deploy?" --json      every source has its id
+      pair ask "how do I deploy?" --json      # lists the id of each source
     """
     from pair.librarians.citations import parse_citation_id  # noqa: PLC0415 - only commands that ask wait for it
 
     place = parse_citation_id(citation_id)
     if place is None:
         raise errors.command_line_invalid(
-            f"not the id of a citation: {citation_id}", hints=["It looks like KB/DOCUMENT#START-END@HASH"]
+            f"Cannot read the citation {citation_id!r}: it must have the form KB/DOCUMENT#START-END@HASH.",
+            hints=["pair cite 'default/guides/deploy.md#120-480@0a1b2c3d4e5f'"],
         )
     opened: KnowledgeBase | RemoteKnowledgeBase
     if place.librarian:
@@ -232,12 +235,12 @@ def cite(context: CliContext, citation_id: CitationId) -> None:
         "text": passage,
     }
     if not is_same:
-        render.print_note("the document has changed since it was cited: this is what stands there now")
+        render.print_note("The document has changed since it was cited. This is the current text:")
     context.show_text(value, passage)
 
 
 def list_librarians(context: CliContext) -> None:
-    """Who can be asked, and what about.
+    """List the librarians that can answer, and what they know about.
 
     Examples:
       pair librarians list
@@ -255,17 +258,19 @@ def list_librarians(context: CliContext) -> None:
         }
         lines = [
             f"{entry.card.id:<20}  {entry.answers_from:<28}  {entry.card.description}"
-            + ("" if entry.is_public else "  (not for everybody)")
+            + ("" if entry.is_public else "  (restricted)")
             for entry in listed
         ]
-        context.show(value, *lines, f"asked first: {librarians.first}", is_answer=True)
+        context.show(value, *lines, f"Asked first: {librarians.first}", is_answer=True)
 
 
 def check_librarians(context: CliContext) -> None:
-    """Ask each of them something, and say who cannot answer and why.
+    """Ask every librarian a test question, and report those that fail.
+
+    Exit status: 1 if a librarian does not work.
 
     Examples:
-      pair librarians check      exit status 1 when one of them cannot be used
+      pair librarians check
     """
     import asyncio  # noqa: PLC0415 - only commands that ask wait for it
 
@@ -300,46 +305,64 @@ async def _try_librarians(librarians: "KbLibrarians") -> dict[str, str]:
 
 
 def _report_problems(librarians: "KbLibrarians") -> list[dict[str, str]]:
-    """Print why librarians were left out, and return it as JSON."""
+    """Print why librarians were not loaded, and return it as JSON."""
     for problem in librarians.problems:
-        render.print_note(f"left out: {problem.name}: {problem.reason}")
+        render.print_note(f"Not loaded: {problem.name}: {problem.reason}")
     return [{"name": problem.name, "reason": problem.reason} for problem in librarians.problems]
 
 
 def _show_response(response: "Response", *, is_streamed: bool) -> None:
-    if response.answer:
-        if is_streamed and response.metadata.get("method") == "model":
-            render.print_piece("\n\n")
-        else:
-            render.print_text(f"{response.answer}\n")
+    answer, outcome = response.answer or "", response.metadata.get("outcome", "answer")
+    if response.metadata.get("method") == "quotation":
+        answer = re.sub("^> ?", "", answer, flags=re.MULTILINE)
+    if is_streamed and response.metadata.get("method") == "model":
+        render.print_piece("\n\n")
+    elif answer:
+        render.print_result(*excerpts.format_markdown(answer), "")
     if response.sources:
-        render.print_result("Sources:")
+        render.print_result(render.style("Sources:"))
         for number, source in enumerate(response.sources, 1):
-            render.print_result(*_format_source(number, source))
+            render.print_result(*_format_source(number, source, answer))
         render.print_result("")
-    if response.answer:
+    if answer and outcome == "answer":
         confidence = response.confidence
         number_shown = "" if confidence is None else f" ({confidence:.2f})"
         render.print_result(f"Confidence: {describe_confidence(confidence)}{number_shown}")
-    if response.partial and response.answer and not response.metadata.get("nothingRelevant"):
-        render.print_note("partial: this may not be the whole answer")
+        if response.partial:
+            render.print_note("This answer may be incomplete.")
     if response.metadata.get("uncited"):
-        render.print_note("the model cited nothing: nothing in the knowledge base supports this answer")
+        render.print_note("Warning: the model cited no source for this answer.")
     if response.error is not None:
-        lines = [f"Error: {response.error.message}", ""]
-        if response.error.suggestion:
-            lines += [*(f"  {line}" for line in response.error.suggestion.split("\n")), ""]
-        render.print_note(*lines, f"Code: {response.error.code}")
+        hints = response.error.suggestion.split("\n") if response.error.suggestion else []
+        fault = errors.PairError(response.error.code, response.error.message, hints=hints)
+        render.print_error(fault, as_json=False)
 
 
 def describe_confidence(confidence: float | None) -> str:
     if confidence is None:
-        return "not known"
+        return "unknown"
     return next((word for least, word in _CONFIDENCE_LEVELS if confidence >= least), "very low")
 
 
-def _format_source(number: int, source: "Citation") -> list[str]:
+def _format_source(number: int, source: "Citation", answer: str) -> list[render.Line]:
     document_id = source.provenance.document_id if source.provenance else ""
     where = source.url or (document_id if document_id != source.name else "")
-    line = f" [{number}] {source.name}" + (f"  {where}" if where else "")
-    return [line, f"     pair cite '{source.id}'"] if source.id else [line]
+    lines: list[render.Line] = [
+        render.join_line(f" [{number}] ", render.style(source.name), f"  {where}" if where else "")
+    ]
+    if state := values.describe_lifecycle(source.metadata.get("lifecycle", {})):
+        lines.append(f"     ({state})")
+    if source.quote:
+        cited = _match_statement(answer, number, source.quote)
+        lines += excerpts.cut_excerpt(source.quote, cited, "     ", _SOURCE_LINES)
+    return [*lines, f"     pair cite {shlex.quote(source.id)}"] if source.id else lines
+
+
+def _match_statement(answer: str, number: int, passage: str) -> re.Pattern[str]:
+    """Return a pattern for the block of the answer that cites a source, or else for its longer words."""
+    cited = next((block for block in re.split(r"\n\s*\n", answer) if f"[{number}]" in block), "")
+    statement = re.sub(r"\[\d+\]", "", cited)
+    pattern = excerpts.match_text(statement)
+    if pattern.search("\n".join(excerpts.format_markdown(passage))):
+        return pattern
+    return excerpts.match_words(word for word in re.findall(r"\w+", statement) if len(word) >= _MIN_WORD_CHARACTERS)

@@ -1,4 +1,4 @@
-"""pair serve, pair mcp, pair keys add, list, revoke, pair trust"""
+"""The commands serve, mcp, keys add, keys list, keys revoke and trust."""
 
 import dataclasses
 import datetime
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pair import errors
 from pair.app import render
@@ -21,36 +22,32 @@ from pair.kb.trust import Review, key_file
 
 _MAX_VALUE_CHARACTERS = 200
 
-Host = Annotated[str | None, typer.Option("--host", help="Address to listen on, instead of server.host.")]
-Port = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on, instead of server.port; 0 for any.")
-]
-Kbs = Annotated[list[str] | None, typer.Option("--kb", metavar="ID", help="Only this knowledge base; may be repeated.")]
-AllowWrite = Annotated[bool, typer.Option("--allow-write", help="Also add and delete documents.")]
-Project = Annotated[str | None, typer.Option("--project", metavar="DIR", help="Work in this folder.")]
-Install = Annotated[
-    Client | None, typer.Option("--install", help="Enter it into the project's configuration of this assistant.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="With --install: print the file, and write nothing.")]
-Name = Annotated[str, typer.Argument(help="Who or what the key is for; it is in the log.")]
-ScopeOption = Annotated[Scope, typer.Option("--scope", help="What it allows; each covers those before it.")]
-Days = Annotated[int | None, typer.Option("--days", min=1, max=36500, help="Until it expires.")]
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="As pair keys list shows it.")]
-Show = Annotated[bool, typer.Option("--show", help="Show what the folder asks for; change nothing.")]
-Revoke = Annotated[bool, typer.Option("--revoke", help="Stop trusting this folder.")]
-ListAll = Annotated[bool, typer.Option("--list", help="List all files that you trust.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Trust the folder without asking.")]
+Host = Annotated[str | None, Option("--host", metavar="ADDRESS", help="Address to listen on. [server.host]")]
+Port = Annotated[int | None, Option("--port", min=0, max=65535, help="Port; 0 picks a free one. [server.port]")]
+Kbs = Annotated[list[str] | None, Option("--kb", metavar="ID", help="Allow only this knowledge base. Can be repeated.")]
+AllowWrite = Annotated[bool, Option("--allow-write", help="Offer tools that add and delete documents.")]
+Project = Annotated[str | None, Option("--project", metavar="DIR", help="Run in this folder.")]
+Install = Annotated[Client | None, Option("--install", help="Configure this assistant for the project.")]
+DryRun = Annotated[bool, Option("--dry-run", help="With --install: print the file without writing it.")]
+Name = Annotated[str, Argument(metavar="NAME", help="Name of the client; it appears in the log.")]
+ScopeOption = Annotated[Scope, Option("--scope", help="What the key allows; each scope includes those before.")]
+Days = Annotated[int | None, Option("--days", min=1, max=36500, help="Expire after N days.")]
+KeyId = Annotated[str, Argument(metavar="ID", help="Id of the key; see: pair keys list")]
+Show = Annotated[bool, Option("--show", help="Show what needs trust, and change nothing.")]
+Revoke = Annotated[bool, Option("--revoke", help="Stop trusting this folder.")]
+ListAll = Annotated[bool, Option("--list", help="List all trusted files.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Trust the folder without asking.")]
 
 
 def serve(context: CliContext, host: Host = None, port: Port = None) -> None:
-    """Serve knowledge bases over HTTP, and keep the default one in sync.
+    """Serve knowledge bases over HTTP, with a web page, an API and MCP.
 
-    Every route is described in /openapi.json. SIGTERM finishes what is under way.
+    The default KB is kept in sync. /openapi.json describes the API. On SIGTERM, the server finishes running requests.
 
     Examples:
-      pair serve                                      on http://127.0.0.1:8080, for this machine
+      pair serve                                  # http://127.0.0.1:8080
       pair serve --port 9000 --log-level warning
-      PAIR__SERVER__AUTH=keys pair serve --host 0.0.0.0    for those who have a key: pair keys add
+      PAIR__SERVER__AUTH=keys pair serve --host 0.0.0.0   # with API keys
     """
     from pair.app.http.server import serve as serve_http  # noqa: PLC0415 - loads the server
 
@@ -69,18 +66,20 @@ def mcp(
     install: Install = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Let an assistant search and ask, by the Model Context Protocol on standard input and output.
+    """Serve knowledge bases to an assistant over MCP, on standard input and output.
 
     Examples:
-      pair mcp --install claude              tell Claude Code of it: .mcp.json in this folder
-      pair mcp --install cursor --dry-run    show what would be written
-      pair mcp --kb handbook                 serve one knowledge base to whoever starts this
-      pair mcp --allow-write                 with tools that add and delete documents
+      pair mcp --install claude              # add it to ./.mcp.json
+      pair mcp --install cursor --dry-run    # print the change only
+      pair mcp --kb handbook                 # serve one knowledge base
+      pair mcp --allow-write                 # allow changes to documents
     """
     if dry_run and install is None:
-        raise errors.command_line_invalid("--dry-run goes with --install", hints=["pair mcp --help"])
+        raise errors.command_line_invalid(
+            "Cannot use --dry-run without --install.", hints=["pair mcp --install claude --dry-run"]
+        )
     if project is not None and not Path(project).is_dir():
-        raise errors.command_line_invalid(f"no such folder: {project}", hints=["pair mcp --help"])
+        raise errors.command_line_invalid(f"Cannot use --project {project}: no such folder.", hints=["pair mcp --help"])
     if install is not None:
         folder = Path(os.path.abspath(project or "."))  # noqa: PTH100 - keeps links
         _install(context, install, folder, _client_entry(context, folder, kbs or [], allow_write), dry_run=dry_run)
@@ -89,7 +88,7 @@ def mcp(
         context.meta["config"] = context.config and os.path.abspath(context.config)  # noqa: PTH100 - keeps links
         os.chdir(project)
     if sys.stdin.isatty():
-        render.print_note("waiting for an assistant on standard input; to tell one of this: pair mcp --install claude")
+        render.print_note("Waiting for an assistant on standard input. Set one up with: pair mcp --install claude")
     from pair.app.mcp.server import serve_stdio  # noqa: PLC0415 - loads the SDK
 
     settings = context.settings()
@@ -118,72 +117,76 @@ def _install(context: CliContext, client: Client, project: Path, entry: dict[str
         return
     change.carry_out()
     if not context.as_json:
-        render.print_note(f"{change.outcome}: {change.path}")
+        render.print_note(f"{change.outcome.capitalize()}: {change.path}")
     context.show(value, " ".join([entry["command"], *entry["args"]]), is_answer=True)
 
 
 def add_key(context: CliContext, name: Name, scope: ScopeOption = "read", kbs: Kbs = None, days: Days = None) -> None:
-    """Make a key for the server, and print it: it is not kept, only its hash is.
+    """Create an API key and print it once. Only its hash is stored.
 
     Examples:
-      pair keys add dashboard                            may read everything
-      pair keys add importer --scope write --kb faq      may read and write one knowledge base
-      pair keys add visitor --days 7                     for a week
+      pair keys add dashboard                         # read everything
+      pair keys add importer --scope write --kb faq   # write to one KB
+      pair keys add visitor --days 7                  # expire after a week
     """
     if not name.strip() or not name.isprintable():
-        raise errors.command_line_invalid("a name has printable characters", hints=["pair keys add --help"])
+        raise errors.command_line_invalid(
+            "Cannot use this name: it is empty or not printable.", hints=["pair keys add NAME"]
+        )
     lifetime = None if days is None else datetime.timedelta(days=days)
     stored, key = key_file(context.settings()).add(name, scope, kbs or (), lifetime)
     if not context.as_json:
-        render.print_note(f"key {stored.id} for {name}, scope {scope}. It is shown this once:")
+        render.print_note(f"Created key {stored.id} for {name} (scope {scope}). It is not shown again:")
     context.show({**stored.to_json(), "key": key}, key, is_answer=True)
 
 
 def list_keys(context: CliContext) -> None:
-    """Keys of the server, without what only their owners have.
+    """List the API keys, without their secrets.
 
     Examples:
       pair keys list
       pair keys list --json
     """
     keys = key_file(context.settings()).all()
+    width = max((len(key.name) for key in keys), default=0)
     lines = [
-        f"{key.id}  {key.scope:<5}  {key.name}  {', '.join(key.kbs) if key.kbs else 'all KBs'}"
+        f"{key.id}  {key.scope:<5}  {key.name:<{width}}  {', '.join(key.kbs) if key.kbs else 'all KBs'}"
         + (f"  expires {key.expires_at}" if key.expires_at else "")
         + (f"  revoked {key.revoked_at}" if key.revoked_at else "")
         for key in keys
     ]
-    context.show({"keys": [key.to_json() for key in keys]}, *(lines or ["no keys"]), is_answer=True)
+    lines = lines or ["No keys. Create one: pair keys add NAME"]
+    context.show({"keys": [key.to_json() for key in keys]}, *lines, is_answer=True)
 
 
 def revoke_key(context: CliContext, key_id: KeyId) -> None:
-    """Refuse a key from now on, also where the server runs already.
+    """Revoke an API key. Running servers refuse it at once.
 
     Examples:
-      pair keys revoke 0a1b2c3d4e5f                      from now on it is refused
+      pair keys revoke 0a1b2c3d4e5f
     """
     key = key_file(context.settings()).revoke(key_id)
-    context.show(key.to_json(), f"revoked {key.id} of {key.name}")
+    context.show(key.to_json(), f"Revoked key {key.id} of {key.name}.")
 
 
 def trust(
     context: CliContext, show: Show = False, revoke: Revoke = False, list_all: ListAll = False, yes: Yes = False
 ) -> None:
-    """Let the configuration and the keys file of this folder count in full.
+    """Trust the configuration and the keys file of this folder.
 
-    Before that, functions, variables, addresses and paths that lead out of the folder are ignored. A file that changes
-    has to be trusted again. Files named with --config or PAIR_CONFIG need no trust.
+    In an untrusted folder, pair ignores settings that run functions, read variables, contact other hosts or use paths
+    outside the folder. A changed file must be trusted again. Files named with --config or PAIR_CONFIG need no trust.
 
     Examples:
-      pair trust                 show what the folder asks for, and ask whether to trust it
-      pair trust --show          only show it
-      pair trust --yes           trust it without asking, in a script
-      pair trust --revoke        stop trusting this folder
-      pair trust --list          all files that you trust
+      pair trust                 # show what needs trust, then ask
+      pair trust --show          # show only
+      pair trust --yes           # trust without asking
+      pair trust --revoke        # stop trusting this folder
+      pair trust --list          # list all trusted files
     """
     if show + revoke + list_all + yes > 1:
         raise errors.command_line_invalid(
-            "--show, --revoke, --list and --yes exclude each other", hints=["pair trust --help"]
+            "Cannot use more than one of --show, --revoke, --list and --yes.", hints=["pair trust --help"]
         )
     if list_all:
         entries = TrustStore().entries()
@@ -212,10 +215,8 @@ def _trust(context: CliContext, *, only_show: bool, without_asking: bool) -> Non
         else:
             declined.add(item.path)
     now = folder_trust.review(context.config)
-    lines = [
-        f"Not trusted: {item.path}" if item.path in declined else f"{item.path} has changed meanwhile: pair trust"
-        for item in now.pending
-    ]
+    again = " has changed since. Review it again: pair trust"
+    lines = [f"Not trusted: {item.path}{'' if item.path in declined else again}" for item in now.pending]
     context.show(now.to_json(), *(lines or ["Trusted."]))
     if lines:
         raise typer.Exit(1)
@@ -225,8 +226,8 @@ def _confirm(context: CliContext, path: str) -> bool:
     answer = None if context.as_json else render.ask_confirmation(f"Trust {path}?")
     if answer is None:
         raise errors.command_line_invalid(
-            "Cannot ask for confirmation: this is no terminal. Nothing was changed.",
-            hints=["Look at what the folder asks for: pair trust --show", "Trust it without asking: pair trust --yes"],
+            "Cannot ask for confirmation: standard input is not a terminal. Nothing was changed.",
+            hints=["Review what needs trust: pair trust --show", "Trust it without asking: pair trust --yes"],
         )
     return answer
 
@@ -241,7 +242,7 @@ def _format_review(review: Review) -> list[str]:
             value = json.dumps(folder_trust.show_value(request), ensure_ascii=False)
             value = value if len(value) <= _MAX_VALUE_CHARACTERS else f"{value[:_MAX_VALUE_CHARACTERS]}…"
             lines.append(f"  {request.where}: {request.key} {request.meaning}: {value}")
-    lines += [f"{place} is not read: another configuration comes first." for place in review.unread]
+    lines += [f"{place} is not used: another configuration takes precedence." for place in review.unread]
     if review.keys is not None:
         state = "trusted" if review.keys.is_trusted else "not trusted"
         granted = [
@@ -249,5 +250,5 @@ def _format_review(review: Review) -> list[str]:
             for key in review.keys.keys
             if not key.revoked_at
         ]
-        lines += [f"{review.keys.path!s} ({state}) lets in:", *(granted or ["  no key"])]
+        lines += [f"{review.keys.path!s} ({state}) accepts:", *(granted or ["  no keys"])]
     return lines

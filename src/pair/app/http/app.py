@@ -1,4 +1,4 @@
-"""The ASGI application: request ids, metrics, the log, errors as responses, and routes beside the API: page and MCP."""
+"""The ASGI application: request ids, metrics, access log, errors, the page and MCP."""
 
 import asyncio
 import functools
@@ -29,6 +29,7 @@ logger = logging.getLogger("pair.http")
 
 _HEALTH_PATH = "/healthz"
 _HOT_PATHS = frozenset({_HEALTH_PATH, "/rag/query"})
+_PAGE_ROUTES = frozenset({"GET /", "GET /ui/{id}"})
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _SECURITY = [
     (b"x-content-type-options", b"nosniff"),
@@ -54,7 +55,7 @@ _DIRECTIVES = (
     "base-uri 'none'",
     "form-action 'none'",
     "frame-ancestors 'none'",
-    # Text never becomes markup or code, whatever the scripts of the page do with it.
+    # Text never becomes markup or code, even if a script of the page has a bug.
     "require-trusted-types-for 'script'",
     "trusted-types 'none'",
 )
@@ -64,7 +65,7 @@ router = APIRouter(include_in_schema=False)
 
 
 def make_api(lifespan: Any = None) -> FastAPI:
-    """Return the routes, with errors as responses. `HttpApp` gives them the context of a request."""
+    """Return the FastAPI application. `HttpApp` adds the context of each request."""
     routers = (rag.router, health.router, ask.router, openai_api.router, router)
     api = FastAPI(
         routes=[route for router in routers for route in router.routes],
@@ -79,16 +80,16 @@ def make_api(lifespan: Any = None) -> FastAPI:
         },
     )
 
-    @api.get("/openapi.json", **openapi.describe(schemas.OpenApiDocument, "The OpenAPI document."))
+    @api.get("/openapi.json", **openapi.describe(schemas.OpenApiDocument))
     async def send_document(_request: Anyone) -> Response:
-        """Get this document"""
+        """Get the OpenAPI document"""
         return responses.answer(openapi.make_document(api))
 
     return api
 
 
 class HttpApp:
-    """Gives every request an id, every response its headers, and notes both."""
+    """The outermost ASGI application: gives requests an id and responses their headers, counts and logs both."""
 
     def __init__(self, context: HttpContext, lifespan: Any) -> None:
         self._context = context
@@ -128,7 +129,7 @@ class HttpApp:
             if not self._context.service.is_stopping:
                 raise
         except Exception:  # the outermost boundary of the server
-            logger.exception("a bug", extra={"request_id": request_id})
+            logger.exception("unhandled error", extra={"request_id": request_id})
         finally:
             self._metrics.in_flight -= 1
             request.release_memory()
@@ -152,13 +153,16 @@ class HttpApp:
             fields["kb_id"] = access.kb_id[:128]
         fields |= {key: access.log_fields[key] for key in ("tool", "error") if key in access.log_fields}
         self._metrics.note_request(name, status, milliseconds, fields)
-        level = logging.ERROR if status >= 500 else logging.WARNING if status >= 400 else logging.INFO
+        is_page = name in _PAGE_ROUTES  # opening the page once takes many requests
+        level = logging.DEBUG if is_page else logging.INFO
+        if status >= 400:
+            level = logging.ERROR if status >= 500 else logging.WARNING
         if logger.isEnabledFor(level):
             logger.log(level, "request", extra=fields)
 
 
 async def _answer_at_once(scope: Any, receive: Any, send: Any) -> None:
-    """Answer without FastAPI, whose middleware and dependencies cost as much as a cached answer."""
+    """Answer without FastAPI: its middleware and dependencies cost as much as a cached answer."""
     given = Request(scope, receive, send)
     try:
         request = await (admit_anyone(given) if scope["path"] == _HEALTH_PATH else admit(given, "read"))
@@ -172,7 +176,7 @@ async def _answer_at_once(scope: Any, receive: Any, send: Any) -> None:
 
 
 class _Sender:
-    """Sends a response with the headers that all responses have, and keeps its status."""
+    """Adds the common headers to a response, and keeps its status."""
 
     def __init__(self, send: Send, request: HttpRequest) -> None:
         self._send = send
@@ -188,7 +192,7 @@ class _Sender:
             if _ID.fullmatch(kb_id):
                 common.append((b"x-kb-id", kb_id.encode()))
             headers = message.get("headers", [])
-            own = {name for name, _ in headers}  # the page has a policy of its own
+            own = {name for name, _ in headers}  # the page sets its own security policy
             common += [header for header in _SECURITY if header[0] not in own]
             cross_origin = request.context.cross_origin.response_headers(request.headers)
             message = {**message, "headers": [*headers, *common, *cross_origin]}
@@ -207,11 +211,11 @@ async def _answer_error(given: Request, fault: Any) -> Response:
     if status == 405:
         headers["Allow"] = fault.hints[0].removeprefix("Allowed: ")
     if status in {408, 413}:
-        headers["Connection"] = "close"  # the rest of the body is not read
+        headers["Connection"] = "close"  # the rest of the body stays unread
     log_fields["error"] = fault.code
     if status >= 500:
         details = {"request_id": request.access.request_id, "reason": fault.message, "why": fault.explanation}
-        logger.warning("failed", extra=details)
+        logger.warning("request failed", extra=details)
     if fault.code == errors.CACHE_FULL:
         metrics.cache_budget_exceeded.inc()
     if status in {401, 403, 429}:
@@ -220,7 +224,7 @@ async def _answer_error(given: Request, fault: Any) -> Response:
 
 
 async def _answer_invalid(given: Request, fault: Any) -> Response:
-    """Answer to parameters that FastAPI refused."""
+    """Answer E601 for parameters that FastAPI refused."""
     problem = fault.errors()[0]
     return await _answer_error(given, errors.request_invalid(describe_problem({**problem, "loc": problem["loc"][1:]})))
 
@@ -237,7 +241,7 @@ async def _answer_unknown_route(given: Request, fault: Any) -> Response:
 
 
 async def _answer_bug(given: Request, fault: Exception) -> Response:
-    if isinstance(fault, ConnectionResetError):  # by the client, who gets no answer
+    if isinstance(fault, ConnectionResetError):  # the client has closed the connection
         return Response(status_code=499)
     return Response(
         responses.bug_body(given.scope["pair"].access.request_id, given.scope["path"]), 500, media_type=JSON
@@ -246,12 +250,12 @@ async def _answer_bug(given: Request, fault: Exception) -> Response:
 
 # ── the page at `/` ───────────────────────────────────────────────────────────────────────────────────
 
-# The page holds no data, so it needs no credentials: it is a client of the other routes.
+# The files of the page contain no data, so they need no credentials.
 
 
 @functools.cache
 def _read_files() -> dict[str, tuple[bytes, dict[str, str]]]:
-    """Read all files once; return the content and the headers of each by its name."""
+    """Return the content and the headers of each file of the page, by name."""
     files = {}
     for entry in resources.files("pair.app.ui").iterdir():
         kind = _KINDS.get("." + entry.name.rpartition(".")[2])
@@ -259,7 +263,7 @@ def _read_files() -> dict[str, tuple[bytes, dict[str, str]]]:
             content = entry.read_bytes()
             headers = {
                 "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
-                "Cache-Control": "no-cache",  # a browser keeps the file, and asks each time whether it has changed
+                "Cache-Control": "no-cache",  # a browser keeps the file and revalidates it each time
                 "Content-Security-Policy": "; ".join(_DIRECTIVES),
                 "Content-Type": kind,
             }
@@ -274,7 +278,7 @@ async def send_index(request: Anyone) -> Response:
 
 @router.get("/ui/{id:text}")
 async def send_file(request: Anyone, id: PathId) -> Response:
-    """Raises E604 for everything that is not one of the files, however it is written."""
+    """Send a file of the page. Raises E604 for any other name."""
     if id not in _read_files() or id == _INDEX:
         raise errors.no_such_route(request.scope["path"])
     return _send(id, request)
@@ -292,7 +296,7 @@ def _send(name: str, request: HttpRequest) -> Response:
 
 
 class _McpResponse(Response):
-    """The answer to a message that was read already."""
+    """The response to an MCP message whose body is already read."""
 
     def __init__(self, access: KbAccess, body: bytes) -> None:
         super().__init__()
@@ -309,7 +313,7 @@ class _McpResponse(Response):
 
 @router.post("/mcp")
 async def answer_message(request: Reader) -> Response:
-    """Answer as JSON. Nothing is kept between messages, and each one is checked against its credentials."""
+    """Answer an MCP message as JSON. There are no sessions: each message is authenticated."""
     return _McpResponse(request.access, await request.query_body())
 
 

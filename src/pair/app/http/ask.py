@@ -1,9 +1,8 @@
-"""Questions to librarians, answered at once or as a stream of events."""
+"""Questions to librarians, answered as JSON or as a stream of events."""
 
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pydantic_core
 from fastapi import APIRouter
@@ -20,9 +19,11 @@ from pair.librarians.contract import Budget, Context, TraceContext
 router = APIRouter()
 
 KEEP_ALIVE_SECONDS = 15.0
+KEEP_ALIVE = b": still at it\n\n"
+"""A comment in a stream of events: clients ignore it, and proxies keep the connection open."""
 
 
-@router.get("/librarians", **describe(schemas.LibrarianListResponse, "The librarians that the caller may ask."))
+@router.get("/librarians", **describe(schemas.LibrarianListResponse))
 async def list_librarians(request: Reader) -> HttpResponse:
     """List librarians"""
     service, access = request.service, request.access
@@ -35,14 +36,15 @@ async def list_librarians(request: Reader) -> HttpResponse:
     return answer({"first": librarians.first, "librarians": cards})
 
 
-_ASK = describe(schemas.AskResponse, "The answer, with its sources.", 404, body=schemas.AskRequest)
+_ASK = describe(schemas.AskResponse, 404, body=schemas.AskRequest)
 
 
 @router.post("/ask", **_ASK)
 async def ask(request: Reader) -> HttpResponse:
-    """Ask the first librarian, or the librarian of a knowledge base
+    """Ask a question
 
-    Ask the librarian of a KB if a KB or a version is named, or the caller may not use all KBs.
+    The first librarian answers. If the request names a KB or a version, or the caller may not use all KBs, the
+    librarian of the KB answers.
     """
     asked = await request.read(schemas.AskRequest)
     kb_id = request.access.use_kb(asked.kb_id)
@@ -52,7 +54,7 @@ async def ask(request: Reader) -> HttpResponse:
 
 @router.post("/librarians/{id:text}/ask", **_ASK)
 async def ask_librarian(request: Reader, id: schemas.PathId) -> HttpResponse:
-    """Ask one librarian"""
+    """Ask a librarian by id"""
     asked = await request.read(schemas.AskRequest)
     if asked.kb_id:
         request.access.use_kb(asked.kb_id)
@@ -70,12 +72,11 @@ async def _answer(request: HttpRequest, asked: schemas.AskRequest, librarian: st
 
 
 def read_context(access: KbAccess, given: schemas.AskContext) -> tuple[Context, float | None]:
-    """Return what a request says of itself, within what it may say, and the seconds that it gives."""
-    context = access.new_context()
-    most = access.service.settings.librarians
+    """Return the context of a question, limited by the settings, and its timeout in seconds."""
+    context, limits = access.new_context(), access.service.settings.librarians
     budget = context.budget
     if given.budget is not None:
-        budget = Budget(min(given.budget.calls, most.max_calls), min(given.budget.tokens, most.max_tokens))
+        budget = Budget(min(given.budget.calls, limits.max_calls), min(given.budget.tokens, limits.max_tokens))
     trace = TraceContext(given.trace.traceId, given.trace.spanId) if given.trace else None
     context = dataclasses.replace(
         context,
@@ -88,7 +89,7 @@ def read_context(access: KbAccess, given: schemas.AskContext) -> tuple[Context, 
 
 
 async def _stream_events(run: AskRun, context: Context, seconds: float | None) -> AsyncIterator[bytes]:
-    """Yield `text` for each piece as it is written, and `response` at the end; comments keep the connection open."""
+    """Yield a `text` event for each piece of the answer, comments while waiting, and a `response` event at the end."""
     loop, pieces = asyncio.get_running_loop(), asyncio.Queue[str]()
 
     def put(text: str) -> None:
@@ -101,12 +102,8 @@ async def _stream_events(run: AskRun, context: Context, seconds: float | None) -
             async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                 piece = await pieces.get()
         except TimeoutError:
-            yield b": still at it\n\n"
+            yield KEEP_ALIVE
             continue
         if piece:
-            yield _format_event("text", {"text": piece})
-    yield _format_event("response", task.result().to_json())
-
-
-def _format_event(name: str, value: dict[str, Any]) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + pydantic_core.to_json(value) + b"\n\n"
+            yield b"event: text\ndata: " + pydantic_core.to_json({"text": piece}) + b"\n\n"
+    yield b"event: response\ndata: " + pydantic_core.to_json(task.result().to_json()) + b"\n\n"

@@ -1,4 +1,4 @@
-"""One request as handlers see it: admitted, with its body read within limits, and what all requests share."""
+"""The request that handlers receive, its admission and its limits, and the state that all requests share."""
 
 import asyncio
 import collections
@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from email.message import Message
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
@@ -27,17 +28,21 @@ from pair.librarians.threads import ThreadShare, in_thread, share
 from pair.settings import Settings
 
 MAX_QUERY_BYTES = 1_048_576
-"""Longest body of a request that stores nothing."""
+"""Maximum size of a request that stores nothing."""
 MAX_VALUES = 1_000_000
-"""JSON values in one body: parsing keeps all threads of the process waiting, so it must not take long."""
+"""Maximum number of JSON values in a body: parsing blocks all threads of the process, so it must not take long."""
 MAX_QUERY_VALUES = 50_000
-"""JSON values in the body of a request that stores nothing."""
+"""Maximum number of JSON values in a request that stores nothing."""
 _LONG_BYTES = 65_536
 _MOST_PARSING = 2
+_MOST_READING = 8
+"""Maximum number of uploaded files that are read at once: each takes a thread, for a minute at worst."""
 _KEYS_SECONDS = 5.0
 _MOST_CLIENTS = 10_000
 Headers = dict[bytes, bytes]
-_bearer = HTTPBearer(scheme_name="credentials", description="A key of `pair keys add`, or a JWT.", auto_error=False)
+_bearer = HTTPBearer(
+    scheme_name="credentials", description="A key made by `pair keys add`, or a JWT.", auto_error=False
+)
 _Shape = TypeVar("_Shape")
 
 
@@ -45,7 +50,7 @@ class HttpContext:
     """State that all requests of a server share. Belongs to one event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises E401, also for an address that others can reach without authentication."""
+        """Raises E401 for invalid settings, such as a public address without authentication."""
         self.settings = settings.server
         self._tokens = token_verifier(settings) if self.settings.auth == "jwt" else None
         self._verify = verifier(settings) if self._tokens is None else None
@@ -58,12 +63,13 @@ class HttpContext:
         self.running_queries = RunningQueries()
         self.shared_runs = SharedRuns()
         self.parsing = asyncio.Semaphore(_MOST_PARSING)
+        self.reading = asyncio.Semaphore(_MOST_READING)
         self._body_bytes = 0
 
     async def verify(self, credential: str) -> Principal:
         """Return the principal of a credential. Raises E602, E614.
 
-        Public keys that have to be read first are read once for all who wait, and nobody waits long.
+        Requests that need new public keys share one download, and wait at most 5 seconds for it.
         """
         if self._tokens is None:
             return self._verify(credential) if self._verify is not None else ANYBODY
@@ -74,7 +80,7 @@ class HttpContext:
         return self._tokens.authenticate(credential, may_read=False)
 
     def take_memory(self, size: int) -> None:
-        """Count bytes of a body; give them back with a negative size. Raises E617."""
+        """Reserve memory for a part of a body; a negative size releases it. Raises E617."""
         if self._body_bytes + size > self.settings.max_buffered_bytes:
             raise errors.server_full("the bodies of other requests fill its memory")
         self._body_bytes += size
@@ -82,7 +88,7 @@ class HttpContext:
 
 @dataclass
 class HttpRequest:
-    """One request."""
+    """One HTTP request with the rights of its caller."""
 
     context: HttpContext
     scope: Any
@@ -100,54 +106,61 @@ class HttpRequest:
 
     @property
     def media_type(self) -> str:
-        """`application/json; charset=utf-8` -> `application/json`"""
+        """The content type without parameters: `application/json` for `application/json; charset=utf-8`."""
         return self.header(b"content-type").partition(";")[0].strip().lower()
 
+    @property
+    def charset(self) -> str | None:
+        """The charset that the content type declares."""
+        message = Message()
+        message["content-type"] = self.header(b"content-type")
+        return message.get_content_charset()
+
     async def once(self, key: str, body: bytes, work: Callable[[], Awaitable[Response]]) -> Response:
-        """Do the work once for an Idempotency-Key: the second request with it gets the first answer. Raises E601."""
+        """Do the work once per path and Idempotency-Key. A repeated request gets the first response. Raises E601."""
         if not key:
             return await work()
-        client = f"{self.access.principal.client} {self.access.kb_id}"
+        client = f"{self.access.principal.client} {self.access.kb_id} {self.scope['path']}"
         answer, is_repeated = await self.context.idempotency.once(client, key, body, work)
         if not is_repeated:
             return answer
         return Response(answer.body, answer.status_code, {"Idempotent-Replayed": "true"}, JSON)
 
     def check_sees_all(self) -> None:
-        """Raises E603."""
+        """Raises E603 if the caller may not use all KBs."""
         if not self.access.principal.sees_all:
-            raise errors.not_allowed("figures are about all knowledge bases, and these credentials are for some")
+            raise errors.not_allowed("this covers all knowledge bases, and these credentials are for some of them")
 
     def check_parameters(self) -> None:
-        """Refuse parameters in the address that are not UTF-8, or given twice. Raises E601."""
+        """Raises E601 for query parameters that are not UTF-8 or occur twice."""
         try:
             text = self.scope.get("query_string", b"").decode("ascii")
             names = [name for name, _ in parse_qsl(text, keep_blank_values=True, errors="strict")]
         except ValueError as fault:
-            raise errors.request_invalid("the parameters in the address are not UTF-8") from fault
+            raise errors.request_invalid("the query parameters are not UTF-8") from fault
         if len({*names}) != len(names):
-            raise errors.request_invalid("a parameter is given twice")
+            raise errors.request_invalid("a query parameter occurs twice")
 
     async def read(self, shape: type[_Shape], *, empty: bytes = b"") -> _Shape:
         """Read and parse the body of a request that stores nothing. Raises E601, E607, E610, E617."""
         return await self.parse(shape, await self.json_body() or empty)
 
     async def json_body(self, max_bytes: int | None = None) -> bytes:
-        """Read a body of JSON, by default of a request that stores nothing. Raises E601, E607, E610, E617."""
+        """Read a JSON body. The default limit is for requests that store nothing. Raises E601, E607, E610, E617."""
         body = await (self.query_body() if max_bytes is None else self.body(max_bytes))
         if body and self.media_type != JSON:
-            raise errors.request_invalid("the body is to be application/json")
+            raise errors.request_invalid("the body must be application/json")
         return body
 
     async def query_body(self) -> bytes:
-        """Read the body of a request that stores nothing. Raises E601 for too many values, E607, E610, E617."""
+        """Read the body of a request that stores nothing. Raises E601 if it has too many values, E607, E610, E617."""
         body = await self.body(MAX_QUERY_BYTES)
         if count_values(body, MAX_QUERY_VALUES) > MAX_QUERY_VALUES:
             raise errors.request_invalid(f"it has more than {MAX_QUERY_VALUES:,} values")
         return body
 
     async def parse(self, shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
-        """Parse JSON; a long one beside the event loop, and few of these at a time. Raises E601, E607."""
+        """Parse JSON. Parse large bodies in a thread, at most two at a time. Raises E601, E607."""
         if len(body) < _LONG_BYTES:
             return schemas.read(shape, body, where=where)
 
@@ -159,7 +172,7 @@ class HttpRequest:
             return await in_thread(parse)
 
     async def body(self, max_bytes: int) -> bytes:
-        """Read the body. Raises E607 as soon as it is certain, E610, E617."""
+        """Read the body. Raises E607 as soon as the body is known to be too large, E610, E617."""
         settings = self.context.settings
         most = min(max_bytes, settings.max_body_bytes)
         declared = self.headers.get(b"content-length", b"")
@@ -183,12 +196,12 @@ class HttpRequest:
     async def lines(self) -> AsyncIterator[list[bytes]]:
         """Yield lines that are not blank, as many at a time as arrived together.
 
-        The next one must arrive in time: blank lines and parts of a line do not extend it.
+        The next line must arrive within the timeout: blank lines and parts of a line do not extend it.
         Raises E607 for a line that is too long, E610, E617.
         """
         settings = self.context.settings
         begun: list[bytes] = []
-        """Parts of a line whose end is still to come: joined once, however many they are."""
+        """Parts of a line that has not ended, to be joined once."""
         size = 0
         has_more = True
         while has_more:
@@ -214,7 +227,7 @@ class HttpRequest:
                 yield lines
 
     async def _next_part(self) -> tuple[bytes, bool]:
-        """Return the next part of the body, and whether more of them follow. Raises E617."""
+        """Return the next part of the body, and whether another one follows. Raises E617."""
         message = await self.receive()
         if message["type"] == "http.disconnect":
             raise ConnectionResetError
@@ -224,19 +237,19 @@ class HttpRequest:
         return part, message.get("more_body", False)
 
     def release_memory(self) -> None:
-        """Give back the memory that the body was counted with."""
+        """Release the memory that is reserved for the body."""
         self.context.take_memory(-self._body_bytes)
         self._body_bytes = 0
 
 
 def check_values(body: bytes) -> None:
-    """Raises E607."""
+    """Raises E607 if a body has too many JSON values."""
     if count_values(body) > MAX_VALUES:
         raise errors.request_too_large("The request", MAX_VALUES, "values")
 
 
 def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_144) -> int:
-    """Count the containers and commas of a JSON text, and stop at the slice that exceeds the limit."""
+    """Count the containers and commas of a JSON text without parsing it. Stop when the count exceeds the limit."""
     count, is_inside, rest = 0, 0, b""
     for start in range(0, len(body), slice_bytes):
         piece = rest + body[start : start + slice_bytes]
@@ -253,7 +266,7 @@ def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_
 
 
 class RateLimit:
-    """A token bucket for each client. The clients that were not seen for longest are dropped first."""
+    """A token bucket for each client. The least recently seen clients are dropped first."""
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
         self._settings = settings
@@ -261,7 +274,7 @@ class RateLimit:
         self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
 
     def take(self, client: str) -> float:
-        """Return the seconds after which this client may come again; 0 when it may now."""
+        """Return the seconds that the client must wait; 0 if it may send a request now."""
         if not self._settings.rate_limit_per_second:
             return 0.0
         bucket, wait = take_token(
@@ -278,22 +291,22 @@ class RateLimit:
 
 
 class CrossOrigin:
-    """Pages of other origins: those in the settings may call, all others may not."""
+    """Cross-origin requests (CORS): pages of the configured origins may call the API."""
 
     def __init__(self, origins: str) -> None:
-        """`origins`: with commas between; empty for none."""
+        """`origins`: separated by commas; empty for none."""
         self._allowed = frozenset(origin.strip().rstrip("/").lower() for origin in origins.split(",") if origin.strip())
 
     def allows(self, headers: Headers) -> bool:
         return headers.get(b"origin", b"").decode("latin-1").lower() in self._allowed
 
     def answer_preflight(self, method: str, headers: Headers) -> Response | None:
-        """Return the answer to a preflight request of a browser; None for any other request."""
+        """Return the response to a preflight request of a browser; None for any other request."""
         is_preflight = method == "OPTIONS" and headers.get(b"access-control-request-method")
         if not is_preflight or not self.allows(headers):
             return None
         answer = {
-            "Access-Control-Allow-Methods": "GET, POST, DELETE",
+            "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE",
             "Access-Control-Allow-Headers": "Accept, Authorization, Content-Type, Idempotency-Key, "
             "MCP-Protocol-Version, Traceparent, X-KB-ID, X-Request-ID",
             "Access-Control-Max-Age": "600",
@@ -301,7 +314,7 @@ class CrossOrigin:
         return Response(status_code=204, headers=answer)
 
     def response_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        """Return headers that let the page read the answer. The page sends credentials, never the browser for it."""
+        """Return the headers that let the page read the response. They do not allow cookies."""
         if not self._allowed:
             return []
         if not self.allows(headers):
@@ -317,7 +330,7 @@ class CrossOrigin:
 
 
 def _check_origin(given: Request) -> HttpRequest:
-    """Raises E603 for a page of another site, and for another host name where no credentials are needed."""
+    """Raises E603 for a page of another site and, without authentication, for a host name that is not loopback."""
     request: HttpRequest = given.scope["pair"]
     context = request.context
     rules.check_origin(
@@ -352,6 +365,7 @@ async def admit(given: Request, scope: Scope) -> HttpRequest:
 
 
 async def admit_anyone(given: Request) -> HttpRequest:
+    """Check the origin only. Raises E603."""
     request = _check_origin(given)
     share.set(ThreadShare(f"unknown {client_address(request.scope)}", request.context.settings.client_workers))
     return request
@@ -360,12 +374,12 @@ async def admit_anyone(given: Request) -> HttpRequest:
 async def _admit_scope(
     given: Request, needed: SecurityScopes, _credentials: Annotated[Any, Depends(_bearer)]
 ) -> HttpRequest:
-    """Admit a caller with the scope that a route declares. The bearer is for the OpenAPI document."""
+    """Admit a caller with the scope of the route. `_credentials` is only for the OpenAPI document."""
     return await admit(given, cast("Scope", needed.scopes[0]))
 
 
 def _check_rate(request: HttpRequest, client: str) -> None:
-    """Raises E608."""
+    """Raises E608 if the client sends too many requests."""
     wait = request.context.rate_limit.take(client)
     if wait:
         request.access.log_fields["retry_after"] = wait
@@ -373,7 +387,7 @@ def _check_rate(request: HttpRequest, client: str) -> None:
 
 
 def client_address(scope: Any) -> str:
-    """Return the address of the client; of IPv6 the network, which one client has all of."""
+    """Return the address of the client. For IPv6, return the /64 network, which belongs to one client."""
     host = scope["client"][0] if scope.get("client") else ""
     if ":" not in host:
         return host
@@ -387,4 +401,4 @@ Anyone = Annotated[HttpRequest, Depends(admit_anyone)]
 Reader = Annotated[HttpRequest, Security(_admit_scope, scopes=["read"])]
 Writer = Annotated[HttpRequest, Security(_admit_scope, scopes=["write"])]
 Admin = Annotated[HttpRequest, Security(_admit_scope, scopes=["admin"])]
-"""The request of a caller who may do this."""
+"""The request of a caller with this scope."""

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics of the server: as JSON, for Prometheus, and as OpenMetrics."""
+"""Health, readiness and metrics of the server, as JSON, for Prometheus and as OpenMetrics."""
 
 import gc
 import os
@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from fastapi import APIRouter
 from prometheus_client import exposition as prometheus
@@ -28,6 +28,25 @@ router = APIRouter()
 
 _BREAKER = {"closed": 0, "half-open": 1, "open": 2}
 _CACHE_METRICS = ("pair_cache_", "pair_shard_", "pair_query_shard_", "pair_compaction_", "pair_manifest_")
+_COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
+_STATES = (
+    (_GAUGE, "pair_kb_documents", "kbs", "documents", "Number of documents."),
+    (_GAUGE, "pair_kb_chunks", "kbs", "chunks", "Number of chunks."),
+    (_GAUGE, "pair_kb_size_bytes", "kbs", "size_bytes", "Size of the live shards, in bytes."),
+    (_GAUGE, "pair_kb_deleted_documents", "kbs", "deleted_documents", "Deleted documents that await compaction."),
+    (_GAUGE, "pair_kb_manifest_version", "kbs", "manifest_version", "Number of the current version."),
+    (_GAUGE, "pair_shard_count", "kbs", "shards", "Number of live shards."),
+    (_COUNTER, "pair_shard_cache_hits", "caches", "hits", "Shard reads that the cache answered."),
+    (_COUNTER, "pair_shard_cache_misses", "caches", "misses", "Shard reads that downloaded the shard."),
+    (_COUNTER, "pair_query_shard_fanout_used", "query_stats", "shards_asked", "Shards selected by queries."),
+    (_COUNTER, "pair_embeddings_errors", "embed_stats", "error_count", "Failed calls to the embedder."),
+    (_COUNTER, "pair_background_runs", "background", "runs", "Runs of a background job."),
+    (_COUNTER, "pair_background_failures", "background", "failures", "Failed runs of a background job."),
+    (_COUNTER, "pair_background_skipped", "background", "skipped", "Skipped runs of a background job."),
+    (_COUNTER, "pair_background_seconds", "background", "total_seconds", "Duration of a background job, in seconds."),
+    (_GAUGE, "pair_background_running", "background", "running", "1 while a background job runs, 0 otherwise."),
+)
+"""Metrics read from the snapshot: the type, the name, the group and key of the snapshot, and the HELP text."""
 Json = dict[str, Any]
 
 
@@ -78,13 +97,13 @@ class MetricsResponse(BaseModel):
     start_time: str
 
 
-@router.get("/healthz", **describe(HealthResponse, "The process answers."))
+@router.get("/healthz", **describe(HealthResponse))
 async def healthz(_request: Anyone) -> Response:
-    """Check that the process answers"""
+    """Check that the server is running"""
     return answer({"status": "ok"})
 
 
-@router.get("/readyz", **describe(ReadyResponse, "The default KB can be read.", 503))
+@router.get("/readyz", **describe(ReadyResponse, 503))
 async def readyz(request: Anyone) -> Response:
     """Check that the server can answer queries"""
     service = request.service
@@ -94,24 +113,23 @@ async def readyz(request: Anyone) -> Response:
     return answer({"status": "ready"})
 
 
-@router.get("/metrics/app", **describe(MetricsResponse, "All metrics."))
+@router.get("/metrics/app", **describe(MetricsResponse))
 async def app_metrics(request: Reader) -> Response:
     """Get metrics as JSON"""
     request.check_sees_all()
     return answer(await request.service.read(lambda: take_snapshot(request.service)))
 
 
-@router.get("/metrics/cache", **describe("application/openmetrics-text", "Metrics of shards and their cache."))
+@router.get("/metrics/cache", **describe("application/openmetrics-text"))
 async def cache_metrics(request: Reader) -> Response:
-    """Get metrics of shards and their cache as OpenMetrics"""
+    """Get metrics of shards and the shard cache"""
     request.check_sees_all()
-
     collector: Any = _Collector(request.service, _CACHE_METRICS)
     text = await request.service.read(lambda: openmetrics.generate_latest(collector))  # type: ignore[no-untyped-call]
     return Response(text, media_type=openmetrics.CONTENT_TYPE_LATEST)
 
 
-@router.get("/metrics", **describe("text/plain", "All metrics."))
+@router.get("/metrics", **describe("text/plain"))
 async def metrics(request: Reader) -> Response:
     """Get metrics for Prometheus"""
     request.check_sees_all()
@@ -121,6 +139,7 @@ async def metrics(request: Reader) -> Response:
 
 
 def take_snapshot(service: KbService) -> Json:
+    """Return all metrics as JSON."""
     kbs = _read_stats(service)
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
@@ -144,7 +163,7 @@ def take_snapshot(service: KbService) -> Json:
 
 
 def _read_stats(service: KbService) -> dict[str, Json]:
-    """Return the statistics of open KBs; of one that cannot be read, the error."""
+    """Return the statistics of each open KB, or the error if it cannot be read."""
     kbs: dict[str, Json] = {}
     for kb_id, kb in service.kbs.open_kbs().items():
         try:
@@ -160,76 +179,57 @@ def _read_stats(service: KbService) -> dict[str, Json]:
 
 @dataclass(frozen=True, eq=False)
 class _Collector:
-    """The metrics whose names start with one of these prefixes, as the library collects them."""
+    """Collects the metrics whose names start with one of the prefixes."""
 
     service: KbService
     prefixes: tuple[str, ...] = ("",)
 
     def collect(self) -> Iterator[Metric]:
-        return (family for family in _collect(self.service) if family.name.startswith(self.prefixes))
+        families = (*self.service.metrics.registry.collect(), *_describe_state(take_snapshot(self.service)))
+        return (family for family in families if family.name.startswith(self.prefixes))
 
 
-def _collect(service: KbService) -> Iterator[Metric]:
-    """Yield all metrics: what was counted, and the state of KBs, background jobs, librarians and the process."""
-    snapshot = take_snapshot(service)
-    yield from service.metrics.registry.collect()
-    for kind, name, text, label, values in _list_states(snapshot):
-        family = kind(name, text, labels=[label])
-        for key, value in values.items():
-            family.add_metric([key], float(value))
-        yield family
-    durations = SummaryMetricFamily("pair_embeddings_duration_seconds", "Duration of embeddings.", labels=["kb_id"])
+def _describe_state(snapshot: Json) -> Iterator[Metric]:
+    """Yield the metrics that are read from the state of the server, not counted by requests."""
+    caches = _select(snapshot["kbs"], "cache")
+    groups = {**snapshot, "caches": caches}
+    for kind, name, group, key, text in _STATES:
+        label = "job" if group == "background" else "kb_id"
+        yield _describe(kind, name, text, label, _select(groups[group], key))
+    by_age = snapshot["cache"]["evictions"].get("ttl", 0)
+    evictions = {"ttl": by_age, "size": max(0, sum(_select(caches, "evictions").values()) - by_age)}
+    yield _describe(_COUNTER, "pair_cache_evictions", "Shards evicted from the cache.", "reason", evictions)
+    report = snapshot["background"].get("sync", {}).get("last_report", {})
+    outcomes = {name: report[name] for name in ("added", "changed", "removed", "failed", "pending") if name in report}
+    yield _describe(_GAUGE, "pair_sync_last_sources", "Sources of the last sync.", "outcome", outcomes)
+    durations = SummaryMetricFamily(
+        "pair_embeddings_duration_seconds", "Duration of calls to the embedder, in seconds.", labels=["kb_id"]
+    )
     for kb_id, count in snapshot["embed_stats"].items():
         durations.add_metric([kb_id], count["count"], count["latency_sum_ms"] / 1000)
     yield durations
-    breakers = GaugeMetricFamily(
-        "pair_librarian_breaker",
-        "Circuit breaker of a librarian: 0 closed, 1 half-open, 2 open.",
-        labels=["kb_id", "librarian"],
-    )
+    text = "State of the circuit breaker of a librarian: 0 closed, 1 half-open, 2 open."
+    breakers = _GAUGE("pair_librarian_breaker", text, labels=["kb_id", "librarian"])
     for kb_id, states in snapshot["librarians"].items():
         for librarian, state in states.items():
             breakers.add_metric([kb_id, librarian], _BREAKER.get(state, 2))
     yield breakers
-    runtime, caches = snapshot["runtime"], _select(snapshot["kbs"], "cache")
-    size = max(_select(caches, "size_bytes").values(), default=0)
-    yield GaugeMetricFamily("pair_cache_bytes_current", "Bytes of fetched shards.", value=size)
-    yield GaugeMetricFamily("pair_uptime_seconds", "Time since the server started.", value=snapshot["uptime_seconds"])
-    yield GaugeMetricFamily("pair_peak_memory_bytes", "Peak memory of the process.", value=runtime["peak_memory_bytes"])
-    yield GaugeMetricFamily("pair_threads", "Threads of the process.", value=runtime["threads"])
-    yield CounterMetricFamily("pair_cpu_seconds", "CPU time of the process.", value=runtime["cpu_seconds"])
+    size, runtime = max(_select(caches, "size_bytes").values(), default=0), snapshot["runtime"]
+    yield _GAUGE("pair_cache_bytes_current", "Size of the shard cache, in bytes.", value=size)
+    yield _GAUGE("pair_uptime_seconds", "Seconds since the server started.", value=snapshot["uptime_seconds"])
+    yield _GAUGE("pair_peak_memory_bytes", "Peak resident memory, in bytes.", value=runtime["peak_memory_bytes"])
+    yield _GAUGE("pair_threads", "Number of threads.", value=runtime["threads"])
+    yield _COUNTER("pair_cpu_seconds", "CPU time of the process, in seconds.", value=runtime["cpu_seconds"])
 
 
-def _list_states(snapshot: Json) -> Iterator[tuple[type[Any], str, str, str, dict[str, Any]]]:
-    """Yield metrics with one label: the kind, the name and the HELP text, the label, and the values by label."""
-    counter, gauge = CounterMetricFamily, GaugeMetricFamily
-    kbs, jobs, caches = snapshot["kbs"], snapshot["background"], _select(snapshot["kbs"], "cache")
-    yield gauge, "pair_kb_documents", "Documents.", "kb_id", _select(kbs, "documents")
-    yield gauge, "pair_kb_chunks", "Chunks.", "kb_id", _select(kbs, "chunks")
-    yield gauge, "pair_kb_size_bytes", "Bytes of live shards.", "kb_id", _select(kbs, "size_bytes")
-    deleted = _select(kbs, "deleted_documents")
-    yield gauge, "pair_kb_deleted_documents", "Deleted documents not yet removed by compaction.", "kb_id", deleted
-    yield gauge, "pair_kb_manifest_version", "Current version.", "kb_id", _select(kbs, "manifest_version")
-    yield gauge, "pair_shard_count", "Live shards.", "kb_id", _select(kbs, "shards")
-    yield counter, "pair_shard_cache_hits", "Shards found open or on disk.", "kb_id", _select(caches, "hits")
-    yield counter, "pair_shard_cache_misses", "Shards that were fetched.", "kb_id", _select(caches, "misses")
-    selected = _select(snapshot["query_stats"], "shards_asked")
-    yield counter, "pair_query_shard_fanout_used", "Shards selected by queries.", "kb_id", selected
-    failed = _select(snapshot["embed_stats"], "error_count")
-    yield counter, "pair_embeddings_errors", "Failed embeddings.", "kb_id", failed
-    by_age = snapshot["cache"]["evictions"].get("ttl", 0)
-    evictions = {"ttl": by_age, "size": max(0, sum(_select(caches, "evictions").values()) - by_age)}
-    yield counter, "pair_cache_evictions", "Shards evicted from the cache.", "reason", evictions
-    yield counter, "pair_background_runs", "Runs of background jobs.", "job", _select(jobs, "runs")
-    yield counter, "pair_background_failures", "Failed runs of background jobs.", "job", _select(jobs, "failures")
-    yield counter, "pair_background_skipped", "Skipped runs of background jobs.", "job", _select(jobs, "skipped")
-    yield counter, "pair_background_seconds", "Time of background jobs.", "job", _select(jobs, "total_seconds")
-    yield gauge, "pair_background_running", "Whether a background job is running.", "job", _select(jobs, "running")
-    report = jobs.get("sync", {}).get("last_report", {})
-    outcomes = {name: report[name] for name in ("added", "changed", "removed", "failed", "pending") if name in report}
-    yield gauge, "pair_sync_last_sources", "Sources of the last sync.", "outcome", outcomes
+def _describe(kind: type[Any], name: str, text: str, label: str, values: Mapping[str, Any]) -> Metric:
+    """Return a metric with one label. `values`: by label."""
+    family: Any = kind(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], float(value))
+    return cast("Metric", family)
 
 
 def _select(groups: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return one value of each group that has it."""
+    """Return the value of `key` from each group that has it."""
     return {name: values[key] for name, values in groups.items() if key in values}

@@ -2,7 +2,7 @@
 
 Invariants
     A model that the caller may not ask does not exist for the caller.
-    The text that is streamed is the checked answer: its numbers are those of the sources at its end.
+    A stream sends the verified answer: its citation numbers match the sources at its end.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal
 import pydantic_core
 from annotated_types import MaxLen, MinLen
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response as HttpResponse
 
 from pair import __version__, errors
 from pair.app.http import responses, schemas
-from pair.app.http.ask import KEEP_ALIVE_SECONDS, read_context
+from pair.app.http.ask import KEEP_ALIVE, KEEP_ALIVE_SECONDS, read_context
 from pair.app.http.context import HttpRequest, Reader
 from pair.app.http.openapi import describe
 from pair.app.http.responses import EVENTS, Streamed, answer
@@ -37,40 +37,35 @@ router = APIRouter()
 DEFAULT_MODEL = "pair"
 _MOST_TURNS = 20
 _MOST_TURN_CHARACTERS = 8_000
-"""Of all earlier turns together: the latest ones that fit."""
+"""Total length of the earlier turns that librarians receive."""
 _STATUS_SECONDS = 1.0
-"""What goes wrong within this time has a status of its own; then the stream begins, and errors are part of it."""
+"""An error within this time sets the HTTP status. Then the stream begins, and an error is an event in it."""
 _LEAST_SHARE = 0.2
-"""Of the time for an answer: with less left, no second question is asked."""
+"""Share of the timeout that must be left for a second question."""
 _MARK = re.compile(r"\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\](?!\()")
 _PIECE = re.compile(r".{1,60}(?:\s+|$)|.{1,60}", re.DOTALL)
 _LINKABLE = re.compile(r"https?://[^\s<>]+", re.IGNORECASE)
-_LENIENT = ConfigDict(extra="ignore", allow_inf_nan=False)
-"""Chat clients send much that makes no difference here."""
-_DONE = b"data: [DONE]\n\n"
 Json = dict[str, Any]
 
 
-# ── bodies of requests and answers (the OpenAPI document has the names of these classes) ──────────────
+# ── requests and responses ────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a message; only text can be read."""
+    """A part of a message."""
 
-    __pydantic_config__ = _LENIENT
     type: Annotated[str, Field(examples=["text"])]
     text: str | None = None
 
 
 @dataclass(frozen=True)
 class Message:
-    __pydantic_config__ = _LENIENT
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
 
     def text(self, where: str) -> str:
-        """Raises E601."""
+        """Return the text of all parts. Raises E601 for images, audio and tool calls."""
         if self.role in {"tool", "function"}:
             raise errors.request_invalid(f"{where}.role: librarians call no tools")
         if self.content is None or isinstance(self.content, str):
@@ -84,26 +79,28 @@ class Message:
 
 @dataclass(frozen=True)
 class StreamOptions:
-    __pydantic_config__ = _LENIENT
     include_usage: bool | None = None
+
+
+_PositiveInt = Annotated[int | None, Field(json_schema_extra={"minimum": 1})]
+_EmptyList = Annotated[list[Any] | None, Field(json_schema_extra={"maxItems": 0})]
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A conversation with a librarian. Other parameters of the API are accepted and ignored."""
+    """A conversation with a librarian. Other parameters of the OpenAI API are accepted and ignored."""
 
-    __pydantic_config__ = _LENIENT
     messages: Annotated[list[Message], MinLen(1)]
-    model: Annotated[str, MaxLen(256), Field(description="A librarian, or `pair` for the first one.")] = "pair"
+    model: Annotated[str, MaxLen(256)] = DEFAULT_MODEL
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int | None, Field(json_schema_extra={"minimum": 1})] = None
-    max_completion_tokens: Annotated[int | None, Field(json_schema_extra={"minimum": 1})] = None
-    n: Annotated[int | None, Field(description="There is one answer.", json_schema_extra={"const": 1})] = None
-    tools: Annotated[list[Any] | None, Field(description="Not used.", json_schema_extra={"maxItems": 0})] = None
-    functions: Annotated[list[Any] | None, Field(description="Not used.", json_schema_extra={"maxItems": 0})] = None
-    response_format: Annotated[dict[str, Any] | None, Field(description='Only `{"type": "text"}`.')] = None
-    modalities: Annotated[list[str] | None, Field(description='Only `["text"]`.')] = None
+    max_tokens: _PositiveInt = None
+    max_completion_tokens: _PositiveInt = None
+    n: Annotated[int | None, Field(json_schema_extra={"const": 1})] = None
+    tools: _EmptyList = None
+    functions: _EmptyList = None
+    response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
 
     @property
     def token_limit(self) -> int | None:
@@ -114,20 +111,20 @@ class ChatRequest:
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def check(self) -> None:
-        """Raises E601 for a parameter that would change the answer and cannot be met."""
-        if self.n not in {None, 1}:
-            raise errors.request_invalid("n: there is one answer to a question")
-        for name in ("max_tokens", "max_completion_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise errors.request_invalid(f"{name}: at least one")
-        for name in ("tools", "functions"):
-            if getattr(self, name):
-                raise errors.request_invalid(f"{name}: librarians answer, and call nothing")
-        if (self.response_format or {}).get("type", "text") != "text":
-            raise errors.request_invalid("response_format.type: answers are text, with sources")
-        if any(modality != "text" for modality in self.modalities or ()):
-            raise errors.request_invalid("modalities: answers are text")
+        """Raises E601 for a parameter that would change the answer and is not supported."""
+        most = self.max_completion_tokens
+        faults = {
+            "n: only one answer is supported": self.n not in {None, 1},
+            "max_tokens: at least one": self.max_tokens is not None and self.max_tokens < 1,
+            "max_completion_tokens: at least one": most is not None and most < 1,
+            "tools: librarians call no tools": self.tools,
+            "functions: librarians call no functions": self.functions,
+            "response_format.type: only text is supported": (self.response_format or {}).get("type", "text") != "text",
+            "modalities: only text is supported": any(modality != "text" for modality in self.modalities or ()),
+        }
+        for reason, is_fault in faults.items():
+            if is_fault:
+                raise errors.request_invalid(reason)
 
 
 class ModelResponse(BaseModel):
@@ -146,7 +143,7 @@ class CompletionMessage(BaseModel):
     role: Literal["assistant"]
     content: str
     refusal: None
-    annotations: list[dict[str, Any]] = Field(description="Citations of sources that have a URL.")
+    annotations: list[dict[str, Any]]
 
 
 class CompletionChoice(BaseModel):
@@ -182,19 +179,19 @@ class ChatQuestion:
 
     text: str
     before: str
-    """The question before it; "" when there is none."""
+    """The previous question; "" if there is none."""
     turns: list[dict[str, str]]
-    """Everything else that was said, oldest first, as much of it as librarians get."""
+    """The latest other messages, oldest first."""
     conversation: str
     """All texts, to count their tokens."""
 
 
 def read_question(messages: Sequence[Message]) -> ChatQuestion:
-    """Raises E601."""
+    """Return the question in a conversation. Raises E601."""
     texts = [message.text(f"messages.{number}") for number, message in enumerate(messages)]
     asked = [number for number, message in enumerate(messages) if message.role == "user" and texts[number].strip()]
     if not asked:
-        raise errors.request_invalid("messages: there is no message of the user with text in it")
+        raise errors.request_invalid("messages: no message of the user has text")
     others = [
         (messages[number].role, text) for number, text in enumerate(texts) if number != asked[-1] and text.strip()
     ]
@@ -209,16 +206,16 @@ def read_question(messages: Sequence[Message]) -> ChatQuestion:
     return ChatQuestion(texts[asked[-1]].strip(), before, turns[::-1], "\n".join(texts))
 
 
-@router.get("/v1/models", **describe(ModelListResponse, "The models that the caller may ask."))
+@router.get("/v1/models", **describe(ModelListResponse))
 async def list_models(request: Reader) -> HttpResponse:
-    """List librarians as models"""
+    """List librarians and knowledge bases as models"""
     names = await request.service.read(lambda: _list_names(request.access))
     return answer({"object": "list", "data": [_describe_model(request, name) for name in names]})
 
 
-@router.get("/v1/models/{id:text}", **describe(ModelResponse, "The model.", 404))
+@router.get("/v1/models/{id:text}", **describe(ModelResponse, 404))
 async def get_model(request: Reader, id: schemas.PathId) -> HttpResponse:
-    """Get one librarian as a model"""
+    """Get a librarian or a knowledge base as a model"""
     await request.service.read(lambda: _choose_librarian(request.access, id))
     return answer(_describe_model(request, id))
 
@@ -229,7 +226,7 @@ def _describe_model(request: HttpRequest, name: str) -> Json:
 
 
 def _list_names(access: KbAccess) -> list[str]:
-    """List all models that the caller may ask: librarians, and KBs."""
+    """List the models that the caller may ask: librarians and KBs."""
     kbs = access.service.kbs
     librarians = kbs.librarians(DEFAULT_KB)
     names = [DEFAULT_MODEL] if _find_first(access, librarians) else []
@@ -239,7 +236,7 @@ def _list_names(access: KbAccess) -> list[str]:
 
 
 def _find_first(access: KbAccess, librarians: KbLibrarians) -> str:
-    """Return the librarian that the model `pair` stands for; "" when the caller has to choose."""
+    """Return the librarian for the model `pair`; "" if the caller must choose."""
     kbs = access.principal.kbs
     if kbs is None:
         return librarians.first
@@ -249,7 +246,10 @@ def _find_first(access: KbAccess, librarians: KbLibrarians) -> str:
 
 
 def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[AskRun, str]:
-    """Return the question to the librarian of a model, and its KB. Raises E605, also where the caller may not ask."""
+    """Return the question to the librarian of a model, and its KB.
+
+    Raises E605 if there is no such model, or the caller may not ask it.
+    """
     librarians = access.service.kbs.librarians(DEFAULT_KB)
     is_first = model == DEFAULT_MODEL and model not in librarians.registry
     name = _find_first(access, librarians) if is_first else model
@@ -259,18 +259,19 @@ def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[As
         try:
             own = access.service.kbs.librarians(name)
         except (errors.NotFoundError, errors.UsageError):
-            own = None  # no such KB, or no name of one
+            own = None  # no such KB, or not a valid name
         if own is not None and access.may_ask(own, name):
             return AskRun(access, own, name, query), name
     raise errors.no_such_model(model, _list_names(access))
 
 
-@router.post(
-    "/v1/chat/completions",
-    **describe(CompletionResponse, "The answer, with its sources.", 404, body=ChatRequest),
-)
+@router.post("/v1/chat/completions", **describe(CompletionResponse, 404, body=ChatRequest))
 async def complete(request: Reader) -> HttpResponse:
-    """Ask a librarian with a chat client"""
+    """Ask a librarian with a chat client
+
+    The request and the response follow the Chat Completions API of OpenAI. With `"stream": true`, the response is a
+    stream of server-sent events.
+    """
     chat = await request.read(ChatRequest)
     chat.check()
     question, service, access = read_question(chat.messages), request.service, request.access
@@ -290,7 +291,7 @@ async def complete(request: Reader) -> HttpResponse:
 
 
 async def _answer(run: AskRun, question: ChatQuestion, context: Context) -> Response:
-    """Ask; a question that finds nothing by itself is asked again together with the one before it."""
+    """Ask. If a follow-up question finds nothing, ask again together with the previous question."""
     began, seconds = time.monotonic(), run.access.service.settings.librarians.timeout_seconds
     response = await run.answer(context, seconds)
     left = seconds - (time.monotonic() - began)
@@ -305,7 +306,7 @@ async def _answer(run: AskRun, question: ChatQuestion, context: Context) -> Resp
 def _format_error(response: Response) -> Json:
     error = response.error
     if error is None:
-        return responses.openai_error(500, "INTERNAL_ERROR", "The librarian gave no answer")
+        return responses.openai_error(500, "INTERNAL_ERROR", "The librarian returned no answer")
     code = str(error.details.get("code", error.code))
     message = ". ".join(filter(None, [error.message, *error.suggestion.splitlines()]))
     return responses.openai_error(responses.response_status(response), code, message)
@@ -313,7 +314,7 @@ def _format_error(response: Response) -> Json:
 
 @dataclass(frozen=True)
 class _Completion:
-    """One answer in the form of the API."""
+    """Formats one answer for the API."""
 
     id: str
     created: int
@@ -321,72 +322,39 @@ class _Completion:
     question: ChatQuestion
 
     def format(self, response: Response) -> Json:
-        content = _Content.read(response, self.chat.token_limit)
-        message = {"role": "assistant", "content": content.text, "refusal": None, "annotations": content.annotations}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": content.finish_reason}
-        return {
-            **self._head("chat.completion", _fingerprint(response)),
-            "choices": [choice],
-            "usage": self._usage(content.text),
-            **content.extra,
-        }
+        text, annotations, finish_reason, extra = self._read(response)
+        message = {"role": "assistant", "content": text, "refusal": None, "annotations": annotations}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+        head = self._head("chat.completion", _fingerprint(response))
+        return {**head, "choices": [choice], "usage": self._usage(text), **extra}
 
     async def stream(self, task: "asyncio.Future[Response]") -> AsyncIterator[bytes]:
-        """Yield the role at once, comments while it waits, then the text in pieces; the last one has the sources."""
-        fingerprint = f"pair-{__version__}"
-        yield _format_data(self._chunk({"role": "assistant", "content": ""}, fingerprint))
+        """Yield the role at once, comments while waiting, then the text in pieces, and the sources in the last one."""
+        yield _format_data(self._chunk({"role": "assistant", "content": ""}, f"pair-{__version__}"))
         while not task.done():
             await asyncio.wait([task], timeout=KEEP_ALIVE_SECONDS)
             if not task.done():
-                yield b": still at it\n\n"
+                yield KEEP_ALIVE
         response = task.result()
-        if responses.response_status(response) != 200:
+        if responses.response_status(response) == 200:
+            text, annotations, finish_reason, extra = self._read(response)
+            fingerprint = _fingerprint(response)
+            for piece in _PIECE.findall(text):
+                yield _format_data(self._chunk({"content": piece}, fingerprint))
+            yield _format_data({**self._chunk({"annotations": annotations}, fingerprint, finish_reason), **extra})
+            if self.chat.wants_usage_in_stream:
+                head = self._head("chat.completion.chunk", fingerprint)
+                yield _format_data({**head, "choices": [], "usage": self._usage(text)})
+        else:
             yield _format_data({"error": _format_error(response)})
-            yield _DONE
-            return
-        content, fingerprint = _Content.read(response, self.chat.token_limit), _fingerprint(response)
-        for piece in _PIECE.findall(content.text):
-            yield _format_data(self._chunk({"content": piece}, fingerprint))
-        last = self._chunk({"annotations": content.annotations}, fingerprint, content.finish_reason)
-        yield _format_data({**last, **content.extra})
-        if self.chat.wants_usage_in_stream:
-            head = self._head("chat.completion.chunk", fingerprint)
-            yield _format_data({**head, "choices": [], "usage": self._usage(content.text)})
-        yield _DONE
+        yield b"data: [DONE]\n\n"
 
-    def _chunk(self, delta: Json, fingerprint: str, finish_reason: str | None = None) -> Json:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        value = {**self._head("chat.completion.chunk", fingerprint), "choices": [choice]}
-        return {**value, "usage": None} if self.chat.wants_usage_in_stream else value
-
-    def _head(self, kind: str, fingerprint: str) -> Json:
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.chat.model,
-            "system_fingerprint": fingerprint,
-        }
-
-    def _usage(self, text: str) -> Json:
-        read, written = tokens_of(self.question.conversation), tokens_of(text)
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-
-
-@dataclass(frozen=True)
-class _Content:
-    """The text of a completion, with what belongs to it."""
-
-    text: str
-    finish_reason: str
-    annotations: list[Json]
-    extra: Json
-
-    @staticmethod
-    def read(response: Response, token_limit: int | None) -> "_Content":
+    def _read(self, response: Response) -> tuple[str, list[Json], str, Json]:
+        """Return the text with its sources, its annotations, the finish reason, and the fields of pair."""
         text, is_cut = response.answer or "", bool(response.metadata.get("truncated"))
-        if token_limit is not None and tokens_of(text) > token_limit:
-            text, is_cut = cut(text, token_limit * CHARACTERS_PER_TOKEN), True
+        limit = self.chat.token_limit
+        if limit is not None and tokens_of(text) > limit:
+            text, is_cut = cut(text, limit * CHARACTERS_PER_TOKEN), True
         text += _format_sources(response.sources)
         extra = {
             "sources": [source.to_json() for source in response.sources],
@@ -394,11 +362,24 @@ class _Content:
             "partial": response.partial or is_cut,
             "librarian": response.metadata.get("librarian"),
         }
-        return _Content(text, "length" if is_cut else "stop", _annotate(text, response.sources), extra)
+        return text, _annotate(text, response.sources), "length" if is_cut else "stop", extra
+
+    def _chunk(self, delta: Json, fingerprint: str, finish_reason: str | None = None) -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        value = {**self._head("chat.completion.chunk", fingerprint), "choices": [choice]}
+        return {**value, "usage": None} if self.chat.wants_usage_in_stream else value
+
+    def _head(self, kind: str, fingerprint: str) -> Json:
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.chat.model}
+        return {**head, "system_fingerprint": fingerprint}
+
+    def _usage(self, text: str) -> Json:
+        read, written = tokens_of(self.question.conversation), tokens_of(text)
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 def _format_sources(sources: Sequence[Citation]) -> str:
-    """List the sources by their numbers, for people."""
+    """List the numbered sources as Markdown."""
     if not sources:
         return ""
     lines = []
@@ -409,7 +390,7 @@ def _format_sources(sources: Sequence[Citation]) -> str:
 
 
 def _annotate(text: str, sources: Sequence[Citation]) -> list[Json]:
-    """Return an annotation for every mark in the text whose source has a URL."""
+    """Return an annotation for every citation number in the text whose source has a URL."""
     annotations: list[Json] = []
     for mark in _MARK.finditer(text):
         for number in map(int, mark[1].split(",")):
@@ -422,7 +403,7 @@ def _annotate(text: str, sources: Sequence[Citation]) -> list[Json]:
 
 
 def _fingerprint(response: Response) -> str:
-    """Return a mark that changes with every write to what was cited."""
+    """Return a text that changes with the version of pair and with every write to the cited KBs."""
     versions = [source.provenance.manifest_version for source in response.sources if source.provenance]
     return f"pair-{__version__}-manifest-{max(versions)}" if versions else f"pair-{__version__}"
 

@@ -1,4 +1,4 @@
-"""Knowledge bases: query, documents, ingest, versions, maintenance and sync."""
+"""Routes of knowledge bases: query, documents, ingest, graph, versions, maintenance and sync."""
 
 import dataclasses
 import time
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
+import msgspec
 import pydantic_core
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -13,41 +14,44 @@ from starlette.responses import Response
 from pair import clock, errors
 from pair.app.http import responses, schemas
 from pair.app.http.context import Admin, HttpRequest, Reader, Writer
-from pair.app.http.openapi import describe
+from pair.app.http.openapi import ANY_TYPE, describe
 from pair.app.http.response_cache import CachedResponse
 from pair.app.http.responses import JSON, LINES, Streamed, answer
 from pair.app.kb_access import IngestRun
 from pair.auth import rules
-from pair.engine.query.documents import StoredDocument
-from pair.engine.query.graph import Neighbourhood
+from pair.engine.query.documents import DocumentPage
+from pair.engine.query.graph_view import Neighbourhood
 from pair.kb.diff import DiffReport, DiffRequest, diff_versions
+from pair.kb.ingest import read_document
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import DEFAULT_KB
-from pair.kb.sync import SyncService
+from pair.kb.sync import ProjectSync
 from pair.librarians.threads import share
+from pair.reading.contract import UnreadableDocument
 from pair.values import Document, Hits, SearchOptions
 
 router = APIRouter()
 
 _MOST_DIFF_LINES = 200
-"""Of one document."""
+"""Maximum number of lines for one document."""
 _MOST_LINE_CHARACTERS = 1_000
+_MOST_SHOWN_CHARACTERS = 80
+"""Maximum length of a filter in an error."""
 _MOST_DIFF_CHARACTERS = 1_000_000
-"""Of all documents."""
+"""Maximum length of all diffs on a page."""
+_UNDECLARED = frozenset({"application/octet-stream", "application/x-www-form-urlencoded"})
+"""Content types that clients send by default: they say nothing about a file."""
 Json = dict[str, Any]
 
 
-@router.post(
-    "/rag/query",
-    **describe(schemas.QueryResponse, "The matching passages, best first.", 404, body=schemas.QueryRequest),
-)
+@router.post("/rag/query", **describe(schemas.QueryResponse, 404, body=schemas.QueryRequest))
 async def query(request: Reader) -> Response:
     """Search for passages"""
     body = await request.json_body()
     began = time.perf_counter()
     response = await _find_cached(request, body, began)
     running = request.context.running_queries
-    own = request.access.principal.client.encode() + b"\0" + body  # a caller does not wait for another's turn
+    own = request.access.principal.client.encode() + b"\0" + body  # a caller does not wait for other callers
     if response is None and await running.wait(own):
         response = await _find_cached(request, body, began)
     if response is None:
@@ -57,7 +61,7 @@ async def query(request: Reader) -> Response:
 
 
 async def _find_cached(request: HttpRequest, body: bytes, began: float) -> Response | None:
-    """Return the cached response if it is of the version that is current now."""
+    """Return the cached response if the KB still has its version."""
     context, service = request.context, request.service
     cached = context.responses.get(body)
     if cached is None:
@@ -65,7 +69,7 @@ async def _find_cached(request: HttpRequest, body: bytes, began: float) -> Respo
     kb_id, at = request.access.use_kb(cached.kb_id), cached.at
 
     async def read_version() -> tuple[int, str]:
-        share.set(None)  # shared by several callers, so it counts for none of them
+        share.set(None)  # several callers share the read, so it counts for none of them
         return await service.read(lambda: service.kbs.read(kb_id, at, lambda kb: kb.version()))
 
     if cached.version != await context.shared_runs.next(("version", kb_id, at), read_version):
@@ -108,36 +112,63 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
     return Response(response.to_bytes(took_ms), media_type=JSON)
 
 
-@router.get("/rag/kbs", **describe(schemas.KbListResponse, "Statistics of the KBs that the caller may use."))
+@router.get("/rag/kbs", **describe(schemas.KbListResponse))
 async def list_kbs(request: Reader) -> Response:
     """List knowledge bases"""
     return answer({"kbs": await request.access.list_kbs()})
 
 
-@router.get("/rag/docs", **describe(schemas.DocumentListResponse, "A page of documents, sorted by id."))
+@router.get("/rag/docs", **describe(schemas.DocumentListResponse))
 async def list_documents(request: Reader, asked: Annotated[schemas.ListParameters, Query()]) -> Response:
-    """List stored documents by id"""
+    """List documents"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
 
-    def list_page() -> tuple[list[StoredDocument], str | None]:
-        kb = kbs.get(kb_id)
-        if asked.contains:
-            return kb.find_documents(asked.contains, after=asked.after, limit=asked.limit, owner=asked.owner)
-        page = kb.documents(after=asked.after, limit=asked.limit, owner=asked.owner)
-        return page, page[-1].id if len(page) == asked.limit else None
+    def list_page() -> tuple[DocumentPage, int]:
+        kb, owner, condition = kbs.get(kb_id), asked.owner, _split_conditions(asked.filter)
+        page = kb.documents(
+            after=asked.after, limit=asked.limit, owner=owner, filter=condition, contains=asked.contains
+        )
+        return page, kb.count(owner=owner, filter=condition)
 
-    documents, following = await request.service.read(list_page)
+    documents, count = await request.service.read(list_page)
     entries = [document.to_json() for document in documents]
     if asked.text != "true":
         entries = [{key: value for key, value in entry.items() if key != "text"} for entry in entries]
-    return answer({"kb_id": kb_id, "documents": entries, "next": following})
+    return answer({"kb_id": kb_id, "documents": entries, "next": documents.next, "count": count})
 
 
-@router.get("/rag/graph", **describe(schemas.GraphResponse, "Entities, edges and documents nearby.", 404))
+def _split_conditions(text: str) -> list[str]:
+    """Return the conditions in a query parameter: one condition, a filter in JSON, or a list of them. Raises E211."""
+    if not text.startswith("["):
+        return [text] if text else []
+    try:
+        return msgspec.json.decode(text, type=list[str])
+    except ValueError as fault:
+        raise errors.filter_invalid(
+            text[:_MOST_SHOWN_CHARACTERS], f"it is not a JSON list of texts: {fault}"
+        ) from fault
+
+
+@router.get("/rag/facets", **describe(schemas.FacetListResponse))
+async def list_facets(request: Reader, asked: Annotated[schemas.FacetParameters, Query()]) -> Response:
+    """Count the values of a metadata key"""
+    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
+    condition = _split_conditions(asked.filter)
+    facets = await request.service.read(
+        lambda: kbs.get(kb_id).facets(asked.key, limit=asked.limit, owner=asked.owner, filter=condition)
+    )
+    values = [dataclasses.asdict(facet) for facet in facets]
+    return answer({"kb_id": kb_id, "key": asked.key, "values": values})
+
+
+@router.get("/rag/graph", **describe(schemas.GraphResponse, 404))
 async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) -> Response:
-    """Get the graph around a document or an entity"""
+    """Get the graph around a document or an entity
+
+    Give either `document` or `entity`.
+    """
     if bool(asked.document) == bool(asked.entity):
-        raise errors.request_invalid("give one of document and entity")
+        raise errors.request_invalid("give either document or entity")
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
 
     def read_graph(kb: KnowledgeBase) -> Neighbourhood:
@@ -149,29 +180,72 @@ async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) 
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
-@router.get("/rag/docs/{id:text}", **describe(schemas.DocumentResponse, "The document.", 404))
+@router.get("/rag/docs/{id:text}", **describe(schemas.DocumentResponse, 404))
 async def get_document(
     request: Reader, id: schemas.PathId, asked: Annotated[schemas.DocumentParameters, Query()]
 ) -> Response:
-    """Get a document with its text"""
+    """Get a document"""
     kb_id = request.access.use_kb(asked.kb_id)
     document = await request.access.read_document(kb_id, id, asked.at)
     return answer({"kb_id": kb_id, **document.to_json()})
 
 
-@router.delete("/rag/docs/{id:text}", **describe(schemas.DeleteResponse, "What was deleted.", 404, 409))
+@router.delete("/rag/docs/{id:text}", **describe(schemas.DeleteResponse, 404, 409))
 async def delete_document(
     request: Writer, id: schemas.PathId, asked: Annotated[schemas.KbParameters, Query()]
 ) -> Response:
-    """Delete a document"""
+    """Delete a document
+
+    A synced document cannot be deleted while its source exists: the next sync would store it again (E105).
+    """
     return answer(await request.access.delete(request.access.use_kb(asked.kb_id), id))
 
 
-@router.post("/rag/ingest", **describe(schemas.IngestResponse, "What was stored.", 409, body=schemas.IngestRequest))
+@router.put("/rag/docs/{id:text}", **describe(schemas.IngestResponse, 409, body=ANY_TYPE))
+async def put_document(
+    request: Writer,
+    id: schemas.PathId,
+    given: Annotated[schemas.IngestParameters, Query()],
+    key: schemas.IdempotencyKey = "",
+) -> Response:
+    """Add or replace a document by a file
+
+    The body is a file: text in any charset, Markdown, HTML, PDF, Office, OpenDocument, EPUB, RTF, e-mail, CSV, a
+    notebook or code. Its `Content-Type` says how to read it, or else the suffix of the id. Title and metadata are those
+    of the file.
+    """
+    kb_id = request.access.use_kb(given.kb_id)
+    body = await request.body(request.context.settings.max_body_bytes)
+    run = IngestRun(request.access, kb_id, key, given.graph, given.chunk_size)
+
+    async def write() -> Response:
+        await run.write([await _read_file(request, id, body)])
+        return answer(run.to_json())
+
+    return await request.once(key, body, write)
+
+
+async def _read_file(request: HttpRequest, id: str, content: bytes) -> Document:
+    """Read an uploaded file in a thread. Raises E213 for an unreadable file, E617 if it may be readable later."""
+    content_type = "" if request.media_type in _UNDECLARED else request.media_type
+    try:
+        async with request.context.reading:
+            return await request.service.run(lambda: read_document(content, id, content_type, request.charset))
+    except UnreadableDocument as fault:
+        if fault.is_passing:
+            raise errors.server_full(f"the document was not read: {fault}") from fault
+        raise errors.document_invalid(id, str(fault)) from fault
+
+
+@router.post("/rag/ingest", **describe(schemas.IngestResponse, 409, body=schemas.IngestRequest))
 async def ingest(
     request: Writer, given: Annotated[schemas.IngestParameters, Query()], key: schemas.IdempotencyKey = ""
 ) -> Response:
-    """Add or replace documents"""
+    """Add or replace documents
+
+    Send JSON, or a stream of any length with one document per line (`application/x-ndjson`). The options of a stream
+    are query parameters.
+    """
     if request.media_type == LINES:
         kb_id = request.access.use_kb(given.kb_id)
         return await _ingest_lines(request, IngestRun(request.access, kb_id, key, given.graph, given.chunk_size))
@@ -189,7 +263,7 @@ async def ingest(
 
 
 async def _ingest_lines(request: HttpRequest, run: IngestRun) -> Streamed:
-    """Answer with an error as every route does until something was stored; from then on, with lines."""
+    """Stream the progress. An error before the first batch is stored sets the HTTP status; later it is a line."""
     events = _store_lines(request, run)
     first = await anext(events)
 
@@ -206,7 +280,7 @@ async def _ingest_lines(request: HttpRequest, run: IngestRun) -> Streamed:
 
 
 async def _store_lines(request: HttpRequest, run: IngestRun) -> AsyncIterator[Json]:
-    """Yield an event for each batch that is stored, and one for the end."""
+    """Store documents in batches. Yield an event for each batch, and one at the end."""
     most = request.service.settings.engine.ingest_batch_documents
     most_bytes = request.context.settings.max_body_bytes
     batch: list[Document] = []
@@ -223,19 +297,16 @@ async def _store_lines(request: HttpRequest, run: IngestRun) -> AsyncIterator[Js
                 batch, size = [], 0
                 request.release_memory()
     if not number:
-        raise errors.request_invalid("there is no document in it")
+        raise errors.request_invalid("it contains no document")
     if batch:
         ids = await run.write(batch)
         yield {"type": "progress", "doc_ids": ids, **run.counts}
     yield {"type": "result", "status": "ok", "kb_id": run.kb_id, **run.counts}
 
 
-@router.get("/rag/versions", **describe(schemas.VersionListResponse, "The versions, newest first."))
+@router.get("/rag/versions", **describe(schemas.VersionListResponse))
 async def list_versions(request: Reader, asked: Annotated[schemas.KbParameters, Query()]) -> Response:
-    """List the versions that a rollback can restore
-
-    `may_roll_back` tells pages whether to show a button for it.
-    """
+    """List versions"""
     kb_id = request.access.use_kb(asked.kb_id)
     versions = await request.service.read(lambda: request.service.kbs.get(kb_id).versions.list())  # noqa: PLW0108 - opened in a thread
     may_roll_back = rules.covers(request.access.principal.scope, "admin")
@@ -243,12 +314,12 @@ async def list_versions(request: Reader, asked: Annotated[schemas.KbParameters, 
     return answer({"kb_id": kb_id, "versions": entries, "may_roll_back": may_roll_back})
 
 
-@router.post(
-    "/rag/rollback",
-    **describe(schemas.RollbackResponse, "The version that is current now.", 404, 409, body=schemas.RollbackRequest),
-)
+@router.post("/rag/rollback", **describe(schemas.RollbackResponse, 404, 409, body=schemas.RollbackRequest))
 async def roll_back(request: Admin, key: schemas.IdempotencyKey = "") -> Response:
-    """Make an earlier version the current one"""
+    """Roll back to an earlier version
+
+    A rollback makes a new version with the content of the earlier one.
+    """
     body = await request.json_body()
     asked = await request.parse(schemas.RollbackRequest, body)
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
@@ -260,7 +331,7 @@ async def roll_back(request: Admin, key: schemas.IdempotencyKey = "") -> Respons
     return await request.once(key, body, write)
 
 
-@router.get("/rag/diff", **describe(schemas.DiffResponse, "A page of documents, sorted by id.", 404))
+@router.get("/rag/diff", **describe(schemas.DiffResponse, 404))
 async def diff(request: Reader, asked: Annotated[schemas.DiffParameters, Query()]) -> Response:
     """Compare two versions"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
@@ -271,7 +342,7 @@ async def diff(request: Reader, asked: Annotated[schemas.DiffParameters, Query()
 
 
 def _format_diff(report: DiffReport, asked: schemas.DiffParameters) -> Json:
-    """Show as many documents as were asked for and are not too long together; `next` says where to go on."""
+    """Return a page of diffs. A page ends early if its diffs are too long together."""
     changes = [change for change in report.ids() if change[0] > asked.after]
     wanted = DiffRequest(asked.entries == "true", asked.text == "true", _MOST_DIFF_LINES, _MOST_LINE_CHARACTERS)
     documents: list[Json] = []
@@ -286,7 +357,7 @@ def _format_diff(report: DiffReport, asked: schemas.DiffParameters) -> Json:
     return {"a": int(report.a), "b": int(report.b), **report.counts, "documents": documents, "next": following}
 
 
-@router.post("/rag/compact", **describe(schemas.CompactResponse, "What was merged.", 409, body=schemas.CompactRequest))
+@router.post("/rag/compact", **describe(schemas.CompactResponse, 409, body=schemas.CompactRequest))
 async def compact(request: Admin) -> Response:
     """Merge and re-cluster shards"""
     asked = await request.read(schemas.CompactRequest, empty=b"{}")
@@ -297,7 +368,7 @@ async def compact(request: Admin) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-@router.post("/rag/gc", **describe(schemas.GcResponse, "What was deleted.", 409, body=schemas.GcRequest))
+@router.post("/rag/gc", **describe(schemas.GcResponse, 409, body=schemas.GcRequest))
 async def collect(request: Admin) -> Response:
     """Delete unreferenced shards"""
     asked = await request.read(schemas.GcRequest, empty=b"{}")
@@ -308,11 +379,11 @@ async def collect(request: Admin) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-@router.post("/cache/sweep", **describe(schemas.SweepResponse, "What was evicted.", body=schemas.SweepRequest))
+@router.post("/cache/sweep", **describe(schemas.SweepResponse, body=schemas.SweepRequest))
 async def sweep(request: Admin) -> Response:
-    """Evict old shards and those beyond the cache budget
+    """Evict old shards, and shards over the cache budget
 
-    All KBs share the cache, so a caller who may use some of them only may not sweep it.
+    All KBs share the cache, so the credentials must be valid for all KBs.
     """
     await request.read(schemas.SweepRequest, empty=b"{}")
     service = request.service
@@ -327,12 +398,12 @@ async def sweep(request: Admin) -> Response:
     return answer({"status": "ok", **await service.read(sweep_and_count)})
 
 
-@router.post("/sync", **describe(schemas.SyncResponse, "What changed.", 409, body=schemas.SyncRequest))
+@router.post("/sync", **describe(schemas.SyncResponse, 409, body=schemas.SyncRequest))
 async def sync(request: Admin) -> Response:
     """Sync the knowledge base with files and links
 
-    Store what changed before the request: a run that has begun is waited for, and callers share the next one.
-    Raises E101 unless it may wait, E401, E611.
+    The response includes every change made before the request: it waits for a running sync, then syncs again.
+    Concurrent requests for one KB share the next sync. A KB has sources if a collection feeds it, as does `default`.
     """
     asked = await request.read(schemas.SyncRequest, empty=b"{}")
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
@@ -342,17 +413,16 @@ async def sync(request: Admin) -> Response:
     async def run() -> Json:
         return await service.run(lambda: service.kbs.get(kb_id).sync(wait=asked.wait).to_json())
 
-    is_shared = asked.wait and kb_id == DEFAULT_KB
-    report = await (request.context.shared_runs.next("sync", run) if is_shared else run())
+    report = await (request.context.shared_runs.next(("sync", kb_id), run) if asked.wait else run())
     return answer({"status": "ok", "kb_id": kb_id, **report})
 
 
-@router.get("/sync", **describe(schemas.SourceListResponse, "A page of sources, sorted by id."))
+@router.get("/sync", **describe(schemas.SourceListResponse))
 async def list_sources(request: Reader, asked: Annotated[schemas.SyncParameters, Query()]) -> Response:
-    """List synced sources and their states"""
+    """List sources and their states"""
     request.check_sees_all()
     service = request.service
-    every = await service.read(lambda: SyncService(service.settings).source_statuses())
+    every = await service.read(lambda: ProjectSync(service.settings).source_statuses())
     wanted = [source for source in every if asked.state in {None, source.state} and source.source_id > asked.after]
     shown = wanted[: asked.limit]
     job = next((job.to_json() for job in service.jobs if job.name == "sync"), None)

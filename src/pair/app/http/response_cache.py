@@ -1,8 +1,8 @@
-"""Answers to repeated queries without a search, and work that callers share.
+"""The response cache for queries, work shared by concurrent requests, and idempotency keys.
 
 Invariants
-    A cached response is used only while the KB has the version of its hits, as read after the request came.
-    Requests that come at the same time share one look at the version, and equal ones share one search.
+    A cached response is used only if the KB still has its version. The version is read after the request arrives.
+    Concurrent requests share one read of the version, and equal queries share one search.
 """
 
 import asyncio
@@ -21,28 +21,28 @@ from pair.clock import Clock
 
 _MOST_ANSWERS = 1000
 _MOST_BYTES = 32_000_000
-"""Of all answers together."""
+"""Total size of the cached responses, and of the responses kept for idempotency keys."""
 _MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """The answer to a query, without the time that it took."""
+    """The response to a query, without its duration."""
 
     kb_id: str
     at: int | str | None
-    """The version that was asked for; None for the current one."""
+    """The requested version; None for the current one."""
     version: Version
     results: int
     json: bytes
-    """With `"took_ms":null`. No text before it can hold these bytes: JSON escapes quotes."""
+    """The body with `"took_ms":null`. No earlier text contains these bytes, because JSON escapes quotes."""
 
     def to_bytes(self, took_ms: float) -> bytes:
         return self.json.replace(b'"took_ms":null', b'"took_ms":%.3f' % took_ms, 1)
 
 
 class ResponseCache:
-    """Responses by the body of their request, the latest used last. Belongs to one event loop."""
+    """Responses by request body; the least recently used are dropped. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._responses: collections.OrderedDict[bytes, CachedResponse] = collections.OrderedDict()
@@ -68,13 +68,13 @@ class ResponseCache:
 
 
 class RunningQueries:
-    """Queries that are being answered. Belongs to one event loop."""
+    """Queries in progress. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._ends: dict[bytes, asyncio.Event] = {}
 
     async def wait(self, query: bytes) -> bool:
-        """Wait until an equal query is answered; False when there is none."""
+        """Wait for an equal query in progress. Return False if there is none."""
         end = self._ends.get(query)
         if end is None:
             return False
@@ -83,7 +83,7 @@ class RunningQueries:
 
     @contextlib.contextmanager
     def enter(self, query: bytes) -> Iterator[None]:
-        if query in self._ends:  # of those who waited for one that failed, each searches for itself
+        if query in self._ends:  # several waited for a query that failed: each of them searches
             yield
             return
         end = self._ends[query] = asyncio.Event()
@@ -95,18 +95,18 @@ class RunningQueries:
 
 
 class SharedRuns:
-    """Runs that callers share, by a key: one at a time, and one more that waits for it. Belongs to one event loop."""
+    """Work that callers share by key: one run at a time, and one that waits for it. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
         self._waiting: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def next(self, key: Hashable, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of the next run: one that has begun may have missed what the caller knows of."""
+        """Return the result of the next run. A run that has begun may miss changes made before this call."""
         run = self._waiting.get(key)
         if run is None:
             run = self._waiting[key] = asyncio.ensure_future(self._run(key, work))
-            # All callers may be gone: then nobody else retrieves what it raises.
+            # If all callers are cancelled, this retrieves the exception, which asyncio would log.
             run.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         return await asyncio.shield(run)
 
@@ -126,11 +126,11 @@ class _StoredAnswer:
     at: float
     outcome: "asyncio.Future[Response]"
     size: int = 0
-    """Bytes of the answer, once there is one."""
+    """Size of the response in bytes; 0 until there is one."""
 
 
 class Idempotency:
-    """Answers by Idempotency-Key: a repeated request gets the first answer, and does nothing."""
+    """Responses by Idempotency-Key: a repeated request gets the first response and changes nothing."""
 
     def __init__(self, seconds: float, clock: Clock) -> None:
         self._seconds = seconds
@@ -141,14 +141,14 @@ class Idempotency:
     async def once(
         self, client: str, key: str, body: bytes, work: Callable[[], Awaitable[Response]]
     ) -> tuple[Response, bool]:
-        """Return the answer, and whether it is that of an earlier request. A request that failed may be repeated."""
+        """Return the response, and whether an earlier request made it. A failed request can be repeated."""
         now, name = self._clock.monotonic(), (client, key)
         self._drop_old(now)
         fingerprint = hashlib.sha256(body).digest()
         earlier = self._answers.get(name)
         if earlier is not None:
             if earlier.fingerprint != fingerprint:
-                raise errors.request_invalid("this Idempotency-Key was sent with something else before")
+                raise errors.request_invalid("this Idempotency-Key was used with another body")
             return await asyncio.shield(earlier.outcome), True
         outcome: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         stored = self._answers[name] = _StoredAnswer(fingerprint, now, outcome)
@@ -156,9 +156,9 @@ class Idempotency:
             answer = await work()
         except BaseException as fault:
             if self._answers.get(name) is stored:
-                del self._answers[name]  # it has no size yet
+                del self._answers[name]  # its size is still 0
             outcome.set_exception(fault if isinstance(fault, Exception) else ConnectionResetError())
-            outcome.exception()  # no other request may be waiting for it
+            outcome.exception()  # retrieved, in case no other request waits for it
             raise
         outcome.set_result(answer)
         if self._answers.get(name) is stored:

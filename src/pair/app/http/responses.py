@@ -1,4 +1,4 @@
-"""Responses: JSON, streams and errors. Errors below /v1/ have the body that clients of the OpenAI API expect."""
+"""Responses: JSON, streams and errors. Errors below /v1/ follow the OpenAI API."""
 
 import re
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ LINES = "application/x-ndjson"
 EVENTS = "text/event-stream"
 
 _RETRY_SECONDS = {409: 1, 429: 1, 503: 2}
-"""Used where no better time is known."""
+"""Used if the wait is not known."""
 _LIBRARIAN_STATUSES = {
     ErrorCode.INVALID_QUERY: 400,
     ErrorCode.UNAUTHORIZED: 403,
@@ -26,7 +26,7 @@ _LIBRARIAN_STATUSES = {
     ErrorCode.LOOP_DETECTED: 400,
     ErrorCode.MAX_DEPTH_EXCEEDED: 400,
 }
-"""All other codes are about something that is unavailable: 503."""
+"""Other codes mean that something is unavailable: 503."""
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -38,12 +38,12 @@ _PARAMETER = re.compile(r"([a-z_]+(?:\.\w+)*): ")
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON response. Numbers that JSON does not know become null."""
+    """Return a JSON response. Infinite numbers and NaN become null."""
     return Response(pydantic_core.to_json(value), status, headers, JSON)
 
 
 class Streamed(Response):
-    """A response that is sent in parts. Unlike Starlette's, it leaves the rest of the request's body unread."""
+    """A response sent in parts. Unlike Starlette's, it does not read the body of the request, which handlers read."""
 
     def __init__(self, media_type: str, parts: AsyncIterator[bytes]) -> None:
         super().__init__(headers={"content-type": media_type})
@@ -62,11 +62,10 @@ def error_status(fault: errors.PairError) -> int:
 
 
 def response_status(response: LibrarianResponse) -> int:
-    """Return the status of a librarian's response: 200 for an answer, also with an error beside it."""
+    """Return the HTTP status of a librarian's response: 200 if it has an answer, even with an error."""
     if response.error is None or response.answer:
         return 200
-    details: Any = response.error.details
-    code = str(details.get("code", ""))
+    code = str(response.error.details.get("code", ""))
     if code in errors.CODES:
         return errors.HTTP_STATUSES.get(code, errors.CODES[code][0].http_status)
     return _LIBRARIAN_STATUSES.get(ErrorCode(response.error.code), 503)
@@ -85,20 +84,20 @@ def error_body(fault: errors.PairError, path: str = "") -> bytes:
     if parameter is None:  # `messages.0.role: field required` -> `messages.0.role`
         match = _PARAMETER.match(str(fault.details.get("reason", "")))
         parameter = match[1] if match else None
-    message = ". ".join([fault.public_message, *fault.hints])
+    message = ". ".join([fault.public_message.removesuffix("."), *fault.hints])
     error = openai_error(error_status(fault), fault.code, message, None if parameter is None else str(parameter))
     return pydantic_core.to_json({"error": error})
 
 
 def bug_body(request_id: str, path: str = "") -> bytes:
-    message = f"A bug in pair. The log has it under the request {request_id}"
-    if speaks_openai(path):
-        return pydantic_core.to_json({"error": openai_error(500, "INTERNAL_ERROR", message)})
-    return pydantic_core.to_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
+    message = f"Internal error. The log has the details of request {request_id}"
+    error = {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}
+    is_openai = speaks_openai(path)
+    return pydantic_core.to_json({"error": openai_error(500, "INTERNAL_ERROR", message) if is_openai else error})
 
 
 def speaks_openai(path: str) -> bool:
-    """Whether clients of this path expect errors in the form of the OpenAI API."""
+    """Return whether errors of this path follow the OpenAI API."""
     return path.startswith("/v1/")
 
 

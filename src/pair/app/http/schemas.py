@@ -1,26 +1,28 @@
-"""Bodies of requests and answers.
+"""Bodies and parameters of requests, and bodies of responses.
 
-One declaration of a request checks it and describes it in the OpenAPI document. Handlers build answers as
-dictionaries; tests compare them with what is declared here.
+A request model validates the request and describes it in the OpenAPI document. Handlers build responses as
+dictionaries; tests compare them with the models here. `descriptions.json` describes fields by name.
 """
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
+import msgspec
 import pydantic
 import pydantic_core
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from fastapi import Header, Path
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, create_model
 from pydantic.alias_generators import to_camel
-from starlette.convertors import Convertor, register_url_convertor
+from starlette import convertors
 
 from pair import errors
 from pair.app.kb_access import first_problem, strict
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.gc import GarbageReport
-from pair.engine.query.documents import StoredDocument
-from pair.engine.query.graph import EntityEdge, NamedEntity, NamingDocument
+from pair.engine.maintenance.versions import ListedVersion, Rollback
+from pair.engine.query.documents import Facet, StoredDocument
+from pair.engine.query.graph_view import Neighbourhood
 from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.summary import EngineStats
 from pair.kb.diff import ChangedDocument
@@ -28,35 +30,30 @@ from pair.sync.report import SourceState, SourceStatus, SyncReport
 from pair.values import DEFAULT_MODE, Document, SearchMode
 
 
-def _refuse_other_conditions(value: Any) -> Any:
-    """Stop at the first item that is no text: a problem for each of many takes a second, and much memory."""
+def _check_conditions(value: Any) -> Any:
+    """Stop at the first item that is not a string: pydantic would describe each of many wrong items."""
     if isinstance(value, list) and not all(isinstance(item, str) for item in value):
         raise ValueError("a list of conditions holds texts")
     return value
 
 
-KbId = Annotated[str, MaxLen(128), Field(description="Name of the knowledge base; empty for `default`.")]
+KbId = Annotated[str, MaxLen(128)]
 Filter = Annotated[
-    dict[str, Any] | list[str] | None,
-    BeforeValidator(_refuse_other_conditions),
-    Field(
-        description='Conditions on metadata that must all hold: `{"year": {"gte": 2020}}` or `["year>=2020"]`.',
-        examples=[{"year": {"gte": 2020}}],
-    ),
+    dict[str, Any] | list[str] | None, BeforeValidator(_check_conditions), Field(examples=[{"year": {"gte": 2020}}])
 ]
-VersionName = Annotated[int, Ge(1), Le(2**53)] | Annotated[str, MinLen(1), MaxLen(200)]
-_AT = "Read this version: its number, or the version of the package installed then."
-At = Annotated[VersionName | None, Field(description=_AT)]
-AtParameter = Annotated[Annotated[str, MinLen(1), MaxLen(200)] | None, Field(description=_AT)]
+_VersionText = Annotated[str, MinLen(1), MaxLen(200)]
+VersionName = Annotated[int, Ge(1), Le(2**53)] | _VersionText
+Limit = Annotated[int, Ge(1), Le(1000)]
+Flag = Literal["true", "false"]
+Ok = Literal["ok"]
 _YEAR_SECONDS = 31_536_000
 _Shape = TypeVar("_Shape")
-Ok = Literal["ok"]
 _adapters: dict[type[Any], "pydantic.TypeAdapter[Any]"] = {}
 
 
 @strict
 class DocumentIn:
-    """A document to store. The server makes an id if there is none."""
+    """A document to store."""
 
     text: Annotated[str, MinLen(1)]
     id: Annotated[str, MaxLen(4096)] | None = None
@@ -74,9 +71,7 @@ class IngestRequest:
 
     documents: Annotated[list[DocumentIn], MinLen(1), FailFast()]
     kb_id: KbId = ""
-    graph_enabled: Annotated[
-        bool | None, Field(description="Extract entities and link documents by them; null for the configured value.")
-    ] = None
+    graph_enabled: bool | None = None
     chunk_size: Annotated[int, Ge(50)] | None = None
 
 
@@ -86,58 +81,60 @@ class QueryRequest:
 
     query: Annotated[str, MinLen(1), MaxLen(20_000)]
     kb_id: KbId = ""
-    k: Annotated[int, Ge(1), Le(1000), Field(description="Maximum number of results.")] = 5
+    k: Limit = 5
     search_mode: SearchMode = DEFAULT_MODE
     filter: Filter = None
-    max_distance: Annotated[float | None, Field(description="Return only results with a smaller distance.")] = None
-    highlights: Annotated[bool, Field(description="Return the positions of matches in `content`.")] = False
-    explain: Annotated[bool, Field(description="Explain the score of each result.")] = False
-    at: At = None
+    max_distance: float | None = None
+    highlights: bool = False
+    explain: bool = False
+    at: VersionName | None = None
 
 
 @dataclass(frozen=True)
 class AskTrace:
-    __pydantic_config__ = ConfigDict(extra="ignore")
-    traceId: Annotated[str, MaxLen(128)]  # noqa: N815 - the names that librarians send
+    """The trace that the question belongs to. The `traceparent` header takes precedence."""
+
+    traceId: Annotated[str, MaxLen(128)]  # noqa: N815 - named by the librarian protocol
     spanId: Annotated[str, MaxLen(128)]  # noqa: N815
 
 
 @dataclass(frozen=True)
 class AskBudget:
-    __pydantic_config__ = ConfigDict(extra="ignore")
+    """Limits for all librarians together. The settings of the server set the maximum."""
+
     calls: int
     tokens: int
 
 
 @dataclass(frozen=True)
 class AskContext:
-    """What is known besides the question. Other fields are ignored, above all those about the user."""
+    """Details of the question. Other fields are ignored, in particular those about the user."""
 
-    __pydantic_config__ = ConfigDict(extra="ignore", allow_inf_nan=False)
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
     delegationChain: Annotated[list[str], MaxLen(100)] | None = None  # noqa: N815
     metadata: dict[str, Any] | None = None
-    timeout: Annotated[float, Gt(0), Field(description="Milliseconds.")] | None = None
+    timeout: Annotated[float, Gt(0)] | None = None
     trace: AskTrace | None = None
     budget: AskBudget | None = None
 
 
 @strict
 class AskRequest:
-    """A question in plain words. The user is taken from the credentials, never from `context`."""
+    """A question in plain words. The credentials identify the user; `context` cannot."""
 
     query: Annotated[str, MinLen(1)]
     kb_id: KbId = ""
     context: AskContext | None = None
     version: str | None = None
-    requestId: str | None = None  # noqa: N815 - the name that librarians send
+    requestId: str | None = None  # noqa: N815
     timestamp: str | None = None
-    at: At = None
+    at: VersionName | None = None
 
 
 @strict
 class CompactRequest:
     kb_id: KbId = ""
-    everything: Annotated[bool, Field(description="Compact every shard, even healthy ones.")] = False
+    everything: bool = False
 
 
 @strict
@@ -148,17 +145,13 @@ class GcRequest:
 
 @strict
 class SyncRequest:
-    """A sync of files and links that changed."""
-
     kb_id: KbId = ""
-    wait: Annotated[bool, Field(description="Wait for a running sync instead of failing.")] = True
+    wait: bool = True
 
 
 @strict
 class RollbackRequest:
-    """The version to restore."""
-
-    version: Annotated[VersionName, Field(description="Its number, or the version of the package installed then.")]
+    version: VersionName
     kb_id: KbId = ""
 
 
@@ -167,19 +160,13 @@ class SweepRequest:
     pass
 
 
-class _TextConvertor(Convertor[str]):
-    """Any text in a path, with slashes and line breaks, but not an empty one."""
+class _TextConvertor(convertors.StringConvertor):
+    """Any non-empty text in a path, including slashes and line breaks."""
 
     regex = "(?s:.+)"
 
-    def convert(self, value: str) -> str:
-        return value
 
-    def to_string(self, value: str) -> str:
-        return value
-
-
-register_url_convertor("text", _TextConvertor())
+convertors.register_url_convertor("text", _TextConvertor())
 
 
 def _check_printable(key: str) -> str:
@@ -189,15 +176,7 @@ def _check_printable(key: str) -> str:
 
 
 PathId = Annotated[str, Path(min_length=1)]
-IdempotencyKey = Annotated[
-    str,
-    AfterValidator(_check_printable),
-    Header(
-        alias="Idempotency-Key",
-        max_length=255,
-        description="A second request with the same key gets the first answer, and changes nothing.",
-    ),
-]
+IdempotencyKey = Annotated[str, AfterValidator(_check_printable), Header(alias="Idempotency-Key", max_length=255)]
 
 
 class KbParameters(BaseModel, extra="forbid"):
@@ -206,53 +185,56 @@ class KbParameters(BaseModel, extra="forbid"):
 
 class DocumentParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
-    at: AtParameter = None
+    at: _VersionText | None = None
 
 
 class ListParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
-    owner: Annotated[str | None, Field(description="Only documents stored by `sync`, or by `ingest`.")] = None
-    contains: Annotated[str, MaxLen(200), Field(description="Only documents with this in their id or title.")] = ""
-    after: Annotated[str, Field(description="Start after the document with this id.")] = ""
-    limit: Annotated[int, Ge(1), Le(1000)] = 100
-    text: Annotated[Literal["true", "false"], Field(description="Include the texts.")] = "false"
+    owner: str | None = None
+    contains: Annotated[str, MaxLen(200)] = ""
+    filter: str = ""
+    after: str = ""
+    limit: Limit = 100
+    text: Flag = "false"
+
+
+class FacetParameters(BaseModel, extra="forbid"):
+    kb_id: KbId = ""
+    key: Annotated[str, MinLen(1)]
+    filter: str = ""
+    owner: str | None = None
+    limit: Limit = 100
 
 
 class DiffParameters(BaseModel, extra="forbid"):
-    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, or that of a package.")]
-    b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another version, or `current`.")] = "current"
     kb_id: KbId = ""
-    entries: Annotated[
-        Literal["true", "false"], Field(description="Include diffs of the descriptions in `index.txt`.")
-    ] = "true"
-    text: Annotated[Literal["true", "false"], Field(description="Include diffs of the texts.")] = "false"
-    after: Annotated[str, Field(description="Start after the document with this id.")] = ""
-    limit: Annotated[
-        int, Ge(1), Le(1000), Field(description="Maximum number of documents; fewer if the diffs are long.")
-    ] = 100
+    a: _VersionText
+    b: _VersionText = "current"
+    entries: Flag = "true"
+    text: Flag = "false"
+    after: str = ""
+    limit: Limit = 100
 
 
 class GraphQuery(BaseModel, extra="forbid"):
     kb_id: KbId = ""
-    document: Annotated[str, MaxLen(4096), Field(description="The graph around the document with this id.")] = ""
-    entity: Annotated[str, MaxLen(200), Field(description="The graph around the entity with this name.")] = ""
-    limit: Annotated[int, Ge(1), Le(100), Field(description="Maximum number of entities, and of documents.")] = 30
-    at: AtParameter = None
+    document: Annotated[str, MaxLen(4096)] = ""
+    entity: Annotated[str, MaxLen(200)] = ""
+    limit: Annotated[int, Ge(1), Le(100)] = 30
+    at: _VersionText | None = None
 
 
 class SyncParameters(BaseModel, extra="forbid"):
-    state: Annotated[
-        Literal["current", "pending", "failing", "skipped"] | None, Field(description="Only sources in this state.")
-    ] = None
-    after: Annotated[str, Field(description="Start after the source with this id.")] = ""
-    limit: Annotated[int, Ge(1), Le(1000)] = 100
+    state: SourceState | None = None
+    after: str = ""
+    limit: Limit = 100
 
 
 class IngestParameters(BaseModel, extra="forbid"):
-    """Parameters for a stream of documents, and defaults for a JSON body."""
+    """Options of a stream of documents, and defaults for a JSON body."""
 
     kb_id: KbId = ""
-    graph_enabled: Literal["true", "false"] | None = None
+    graph_enabled: Flag | None = None
     chunk_size: Annotated[int, Ge(50)] | None = None
 
     @property
@@ -261,7 +243,7 @@ class IngestParameters(BaseModel, extra="forbid"):
 
 
 def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
-    """Return the validator of a shape, made once."""
+    """Return the validator of a type. Validators are built once."""
     return _adapters.get(shape) or _adapters.setdefault(shape, pydantic.TypeAdapter(shape))
 
 
@@ -276,12 +258,15 @@ def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
         raise errors.request_invalid(f"{where}not JSON: {str(fault)[:200]}") from fault
 
 
-# ── answers ───────────────────────────────────────────────────────────────────────────────────────────
+# ── responses ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _extend(name: str, report: type[Any], more: dict[str, Any]) -> type[BaseModel]:
-    """Return a model with the fields of a dataclass, and more of them or others in their place."""
-    fields: dict[str, Any] = get_type_hints(report) | more
+    """Return a model with the JSON fields of a dataclass or struct. `more` adds, replaces or (None) removes fields."""
+    fields: dict[str, Any] = get_type_hints(report)
+    if issubclass(report, msgspec.Struct):
+        fields = {field.encode_name: field.type for field in msgspec.structs.fields(report)}
+    fields = {field: kind for field, kind in {**fields, **more}.items() if kind is not None}
     model: type[BaseModel] = create_model(name, **fields)
     return model
 
@@ -293,7 +278,7 @@ class OpenApiDocument(BaseModel, extra="allow"):
 class ErrorDetails(BaseModel):
     code: str
     message: str
-    recoverable: bool = Field(False, description="Whether the same request may succeed later.")
+    recoverable: bool = False
     suggestion: str = ""
 
 
@@ -305,14 +290,11 @@ class OpenAiErrorDetails(BaseModel):
     message: str
     type: str
     param: str | None
-    code: str = Field(description="The same codes as on the other routes.")
+    code: str
 
 
 class OpenAiError(BaseModel):
     error: OpenAiErrorDetails
-
-
-# ── search and documents ───────────────────────────────────────────────────────────────────────────
 
 
 class OtherPlace(BaseModel):
@@ -327,23 +309,24 @@ class OtherPlace(BaseModel):
 
 
 class QueryResult(BaseModel):
-    """One passage, and the document that it is from."""
+    """A passage and the document that contains it."""
 
-    id: str = Field(description="Id of the document.")
+    id: str
     chunk_id: str
     title: str
     url: str
+    start: int
+    end: int
     content: str
-    score: float | None = Field(description="1 is best. Scores of different modes cannot be compared.")
+    score: float | None
     distance: float | None
     graph_score: float | None
     metadata: dict[str, Any]
-    start: int
-    end: int = Field(description="`content` is `text[start:end]` of the document.")
-    also_in: list[OtherPlace] = Field(description="Other documents with the same passage, at most 20.")
-    highlights: list[tuple[int, int]] = Field(description="Start and end of each match in `content`.")
-    also_in_count: int = Field(0, description="Number of other documents, if `also_in` does not list all.")
+    also_in: list[OtherPlace]
+    highlights: list[tuple[int, int]]
+    also_in_count: int = 0
     explanation: dict[str, float | str | None] | None = None
+    lifecycle: dict[str, str] | None = None
 
 
 class QueryResponse(BaseModel):
@@ -352,8 +335,8 @@ class QueryResponse(BaseModel):
     mode_used: str
     took_ms: float
     manifest_version: int
-    partial: bool = Field(description="Whether a part of the KB could not be searched.")
-    reason: str = Field("", description="Why the answer is partial.")
+    partial: bool
+    reason: str = ""
     results: list[QueryResult]
 
 
@@ -362,73 +345,48 @@ class KbListResponse(BaseModel):
 
 
 DocumentResponse = _extend("DocumentResponse", StoredDocument, {"kb_id": str})
-
-
-class DocumentItem(BaseModel):
-    id: str
-    title: str
-    url: str
-    owner: str
-    metadata: dict[str, Any]
-    chunks: int
-    content_hash: str
-    text: str = Field("", description="Only if it was requested.")
+DocumentItem = _extend("DocumentItem", StoredDocument, {"text": (str, "")})
 
 
 class DocumentListResponse(BaseModel):
     kb_id: str
-    documents: list[DocumentItem]
-    next: str | None = Field(description="The value of `after` for the next page; null on the last one.")
+    documents: list[DocumentItem]  # type: ignore[valid-type]
+    next: str | None
+    count: int
 
 
-class IngestResponse(BaseModel):
-    status: Ok
+class FacetListResponse(BaseModel):
     kb_id: str
-    ingested_docs: int
-    ingested_chunks: int
-    replaced_docs: int
-    unchanged_docs: int
-    manifest_version: int
-    doc_ids: list[str]
+    key: str
+    values: list[Facet]
 
 
 class DeleteResponse(BaseModel):
     status: Ok
     kb_id: str
-    deleted: int
     manifest_version: int
+    deleted: int
 
 
-class GraphResponse(BaseModel):
+class IngestResponse(BaseModel):
+    status: Ok
     kb_id: str
-    document: str
-    entity: str
-    entities: list[NamedEntity]
-    edges: list[EntityEdge]
-    documents: list[NamingDocument]
+    manifest_version: int
+    ingested_docs: int
+    ingested_chunks: int
+    replaced_docs: int
+    unchanged_docs: int
+    doc_ids: list[str]
 
 
-# ── versions, maintenance and sync ─────────────────────────────────────────────────────────────────
-
-
-class VersionEntry(BaseModel):
-    version: int
-    created_at: str
-    made_by: str
-    documents: int
-    chunks: int
-    shards: int
-    size_bytes: int
-    embedder: str
-    label: str
-    restored: int = Field(description="The version that a rollback restored; 0 for none.")
-    current: bool
+GraphResponse = _extend("GraphResponse", Neighbourhood, {"kb_id": str, "document": str, "entity": str})
+VersionEntry = _extend("VersionEntry", ListedVersion, {})
 
 
 class VersionListResponse(BaseModel):
     kb_id: str
-    versions: list[VersionEntry]
-    may_roll_back: bool = Field(description="Whether the credentials allow a rollback.")
+    versions: list[VersionEntry]  # type: ignore[valid-type]
+    may_roll_back: bool
 
 
 class DiffResponse(BaseModel):
@@ -442,17 +400,6 @@ class DiffResponse(BaseModel):
     next: str | None
 
 
-class RollbackResponse(BaseModel):
-    status: Ok
-    kb_id: str
-    restored: int
-    manifest_version: int
-    documents: int
-    embedder: str
-    label: str
-    changed: bool = Field(description="False when the version was current already.")
-
-
 class SourceProblem(BaseModel):
     source: str
     reason: str
@@ -464,23 +411,23 @@ class SkippedFile(BaseModel):
 
 
 _DONE = {"status": Ok, "kb_id": str}
+RollbackResponse = _extend("RollbackResponse", Rollback, {"status": Ok})
 CompactResponse = _extend("CompactResponse", CompactionReport, _DONE)
 GcResponse = _extend("GcResponse", GarbageReport, _DONE)
 SweepResponse = _extend("SweepResponse", SweepReport, {"status": Ok})
 SyncResponse = _extend(
-    "SyncResponse", SyncReport, {**_DONE, "problems": list[SourceProblem], "skipped": list[SkippedFile]}
+    "SyncResponse",
+    SyncReport,
+    {**_DONE, "problems": list[SourceProblem], "skipped": list[SkippedFile], "newly_skipped": None},
 )
 
 
 class SourceListResponse(BaseModel):
     enabled: bool
-    run: dict[str, Any] = Field(description="The background job; empty if it is disabled.")
+    run: dict[str, Any]
     states: dict[SourceState, int]
     sources: list[SourceStatus]
     next: str | None
-
-
-# ── librarians ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class LibrarianCard(BaseModel, extra="allow"):
@@ -492,11 +439,13 @@ class LibrarianCard(BaseModel, extra="allow"):
 
 
 class LibrarianListResponse(BaseModel):
-    first: str = Field(description="The librarian that `POST /ask` asks.")
+    first: str
     librarians: list[LibrarianCard]
 
 
 class CitedPassage(BaseModel, extra="allow", alias_generator=to_camel):
+    """The place of a quoted passage. Other fields identify the version that was read."""
+
     kb_id: str
     document_id: str
     chunk_id: str
@@ -509,9 +458,15 @@ class AnswerSource(BaseModel, extra="allow"):
     url: str = ""
     type: str = ""
     relevance: float | None = None
-    id: str = Field("", description="`pair cite` finds the passage by it.")
+    id: str = ""
     quote: str = ""
     provenance: CitedPassage | None = None
+
+
+class AnswerMetadata(BaseModel, extra="allow"):
+    """Details of the answer. Librarians can add fields."""
+
+    outcome: str = ""
 
 
 class AskResponse(BaseModel, extra="allow"):
@@ -522,4 +477,4 @@ class AskResponse(BaseModel, extra="allow"):
     confidence: float | None = None
     partial: bool = False
     error: dict[str, Any] | None = None
-    metadata: dict[str, Any] = {}
+    metadata: AnswerMetadata = Field(default_factory=AnswerMetadata)

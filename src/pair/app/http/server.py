@@ -1,12 +1,12 @@
-"""Run the server: the socket, signals, connections within limits, shutdown, traces and the log.
+"""The server process: socket, signals, connection limits, shutdown, traces and logs.
 
-Shutdown takes little longer than `server.stop_seconds`: running requests finish, new ones are refused. The rest is cut
-off, which loses nothing that was acknowledged: a write is published in one step or not at all.
+Shutdown takes little longer than `server.stop_seconds`: running requests finish, and new ones are refused. Requests
+that run longer are cut off. No acknowledged write is lost: a write is published in one step or not at all.
 
 Invariants
-    A connection holds at most MAX_HEAD_BYTES of a head, and a few requests that wait for the one before.
-    A connection without a request can be closed at any time, to make room for another one.
-    A refused request gets an error response as on every route, unless another response has begun.
+    A connection buffers at most MAX_HEAD_BYTES of a head, and a few pipelined requests.
+    A connection without a request can be closed at any time to make room for another one.
+    A refused request gets the same JSON error as on every route, unless another response has begun.
 """
 
 import asyncio
@@ -43,25 +43,25 @@ from pair.settings import Settings
 
 _TRACES_SECONDS = 1
 _M_ARENA_MAX = -8
-"""From malloc.h of glibc."""
+"""The constant of malloc.h in glibc."""
 logger = logging.getLogger("pair.http")
 
 _LEAST_SECONDS, _MOST_SECONDS = 1.0, 3.0
-"""For background jobs to end, after requests have: more time where these were quick."""
-_LOOKS_PER_TIMEOUT = 4
+"""Time for background jobs to end after the last request."""
+_CHECKS_PER_TIMEOUT = 4
 MAX_HEAD_BYTES = 65_536
 MAX_HEADERS = 100
 _MAX_PIPELINED = 32
 _SLICE_BYTES = 8_192
-"""Parsed at a time: the bytes of a head are counted to within one slice."""
+"""Bytes parsed at a time. The size of a head is known to within one slice."""
 _LINGERING_SECONDS = 1.0
-"""For the client to read the error, while the bytes that it still sends are dropped."""
+"""Time for the client to read the error. Bytes that it still sends are dropped."""
 _SPARE_FILES = 256
-"""Left for shards and stores, where the system allows few open files."""
+"""File descriptors reserved for shards and stores if the system allows few."""
 
 
 def serve(settings: Settings, log_level: str) -> int:
-    """Serve until a signal comes, and return the exit status. Raises E401, E612."""
+    """Serve until SIGTERM or SIGINT, and return the exit status. Raises E401, E612."""
     start_logging(settings.server.log_format, log_level)
     context = HttpContext(settings)
     send_last_traces = _send_traces(settings)
@@ -72,7 +72,7 @@ def serve(settings: Settings, log_level: str) -> int:
     send_last_traces()
     logger.info("stopped")
     if context.service.is_busy:
-        # Python would wait for work that is cut off here, or abort in the middle of it.
+        # A normal exit would wait for threads that are cut off here.
         logging.shutdown()
         sys.stderr.flush()
         os._exit(0)
@@ -80,6 +80,8 @@ def serve(settings: Settings, log_level: str) -> int:
 
 
 class _Server:
+    """uvicorn with our connections, signal handlers and background jobs."""
+
     def __init__(self, context: HttpContext, listening: socket.socket) -> None:
         self._service = context.service
         self._listening = listening
@@ -105,24 +107,24 @@ class _Server:
 
     @contextlib.asynccontextmanager
     async def _run_jobs(self, _api: object) -> AsyncIterator[None]:
-        """Start the jobs that run beside the requests, and stop them after the last request."""
+        """Run the background jobs until the last request has ended."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._handle_signal)
 
         async def close_slow_connections() -> None:
             while True:
-                await asyncio.sleep(self._settings.header_timeout_seconds / _LOOKS_PER_TIMEOUT)
+                await asyncio.sleep(self._settings.header_timeout_seconds / _CHECKS_PER_TIMEOUT)
                 self._connections.close_slow(loop.time())
 
         def open_default_kb() -> None:
             try:
                 self._service.kbs.get(DEFAULT_KB).stats()
             except errors.PairError as fault:
-                logger.warning("the default knowledge base cannot be opened", extra={"reason": fault.message})
+                logger.warning("cannot open the default KB", extra={"reason": fault.message})
 
         closing_slow = asyncio.ensure_future(close_slow_connections())
-        # Before the first query needs it; an earlier one waits for the same.
+        # Open the default KB before the first query needs it.
         threading.Thread(target=open_default_kb, name="pair-warm-up", daemon=True).start()
         self._service.start_jobs()
         host, port = self._listening.getsockname()[:2]
@@ -144,46 +146,38 @@ class _Server:
 
 
 def _listen(settings: ServerSettings) -> socket.socket:
-    """Raises E612."""
+    """Return the listening socket. Raises E612."""
     host, port = settings.host, settings.port
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = addresses[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(address)
-            # From here on connections wait, and are not refused.
-            listening.listen(2048)
-        except OSError:
-            listening.close()
-            raise
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=is_dual)
     except OSError as fault:
-        raise errors.address_unusable(host, port, fault.strerror or "unknown host") from fault
-    return listening
+        reason, _, _ = (fault.strerror or "unknown host").partition(" (while attempting")
+        raise errors.address_unusable(host, port, reason) from fault
 
 
 def _allow_many_files() -> None:
-    """Raise the limit of open files to what the system allows."""
+    """Raise the limit of open files to the maximum that the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _limit_arenas() -> None:
-    """Let the threads share two heaps: with more of them, glibc returns little memory to the system."""
+    """Limit glibc to two heaps for all threads: with more of them it returns little memory to the system."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _send_traces(settings: Settings) -> Callable[[], None]:
-    """Send traces from now on, if an endpoint is configured; return what sends the last of them. Raises E401."""
+    """Start to export traces if an endpoint is configured. Return a function that flushes them. Raises E401."""
     endpoint = settings.server.otlp_endpoint
     if not endpoint:
         return lambda: None
     if importlib.util.find_spec("opentelemetry.sdk") is None:
         raise errors.settings_invalid(
-            "server.otlp_endpoint", "sending traces needs an extra", hints=["pip install 'pair-kb[otel]'"]
+            "server.otlp_endpoint", "the export of traces needs an extra", hints=["pip install 'pair-kb[otel]'"]
         )
     from opentelemetry import trace  # noqa: PLC0415 - only where traces are sent
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
@@ -197,7 +191,7 @@ def _send_traces(settings: Settings) -> Callable[[], None]:
     trace.set_tracer_provider(provider)
 
     def send_last() -> None:
-        # A collector that does not answer does not keep the process from ending.
+        # A collector that does not answer must not delay the end of the process.
         sender = threading.Thread(target=provider.shutdown, name="pair-traces", daemon=True)
         sender.start()
         sender.join(_TRACES_SECONDS)
@@ -205,11 +199,29 @@ def _send_traces(settings: Settings) -> Callable[[], None]:
     return send_last
 
 
-# ── the log ────────────────────────────────────────────────────────────────────────────────────────
+# ── logs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _ServerLogFormatter(render.LogFormatter):
+    """One line per record: `2026-01-31T12:00:00.000Z INFO pair.http: GET /rag/query 200 in 3.2 ms client=127.0.0.1`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - named by logging
+        fields = {name: self._quote(value) for name, value in render.log_fields(record).items()}
+        text = logging.Formatter.formatMessage(self, record)
+        if record.message == "request":
+            request = [fields.pop(name) for name in ("method", "path", "status", "latency_ms")]
+            text = text.removesuffix(record.message) + "{} {} {} in {} ms".format(*request)
+        return render.escape_line(" ".join([text, *(f"{name}={value}" for name, value in fields.items())]))
+
+    @staticmethod
+    def _quote(value: Any) -> str:
+        """Return a plain value, or a quoted one if it has spaces or special characters."""
+        text = str(value)
+        return text if text.isascii() and text.isprintable() and " " not in text else json.dumps(text)
 
 
 class _JsonFormatter(logging.Formatter):
-    """One object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         value = {
@@ -225,9 +237,9 @@ class _JsonFormatter(logging.Formatter):
 
 
 def start_logging(log_format: str, level: str) -> None:
-    """Write to standard error, for pair and for the libraries of the server."""
+    """Log to standard error, for pair and for the libraries of the server."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if log_format == "json" else render.LogFormatter(with_time=True))
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _ServerLogFormatter(with_time=True))
     for name, least in (("pair", level.upper()), ("uvicorn", "WARNING"), ("mcp", "WARNING")):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
@@ -239,17 +251,17 @@ def start_logging(log_format: str, level: str) -> None:
 
 
 class Connections:
-    """State that the connections of a server share. Belongs to one event loop."""
+    """State that all connections share. Belongs to one event loop."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = min(settings.max_connections, max(files - _SPARE_FILES, files // 2))
         self.waiting: collections.OrderedDict[BoundedConnection, float] = collections.OrderedDict()
-        """Connections without a request, and since when; the first has waited longest."""
+        """Connections without a request, and when they began to wait; the longest wait first."""
 
     def close_slow(self, now: float) -> None:
-        """Close connections that did not send the head of a request in time. Idle ones have their own timer."""
+        """Close connections that did not send the head of a request in time. Idle connections have another timer."""
         for connection, since in list(self.waiting.items()):
             if now - since < self.settings.header_timeout_seconds:
                 return
@@ -264,7 +276,7 @@ class Connections:
 
 
 class BoundedConnection(httptools_impl.HttpToolsProtocol):
-    """The protocol of one connection."""
+    """One HTTP connection with limits on its head, its pipeline and its write buffer."""
 
     def __init__(
         self,
@@ -278,7 +290,7 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self._shared = shared
         self._slice_bytes = 0
         self._head_bytes = 0
-        """Bytes since the last head or part of a body: of a head, of trailers, or of the framing of a body."""
+        """Bytes since the last head or body part: of a head, of trailers, or of the framing of a body."""
         self._fault: errors.PairError | None = None
         self._is_refused = False
         self._stuck: asyncio.TimerHandle | None = None
@@ -299,7 +311,7 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         super().connection_lost(exc)
 
     def end(self) -> None:
-        """Close now, whether or not the client reads the rest of the response."""
+        """Close now, even if the client has not read the rest of the response."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -309,7 +321,7 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self.end()
 
     def _wait(self) -> None:
-        """Wait for the head of a request, from now on."""
+        """Start to wait for the head of a request."""
         self._shared.waiting.pop(self, None)
         self._shared.waiting[self] = self.loop.time()
 
@@ -347,12 +359,12 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """Called when a head cannot be parsed, or a callback above refused it."""
+        """Refuse a head that cannot be parsed, or that a callback above refused."""
         fault, self._fault = self._fault, None
         self._refuse(fault or errors.request_invalid("it is not HTTP"))
 
     def _keep(self, fault: errors.PairError) -> errors.PairError:
-        """Keep the error that a callback raises: the parser reports that one was raised, and not which."""
+        """Keep the error that a callback raises: the parser reports an error, but not which."""
         self._fault = fault
         return fault
 
@@ -379,7 +391,7 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing():  # once everything is sent
+        if self.transport.is_closing():  # it closes when everything is sent
             self.pause_writing()
         elif self.timeout_keep_alive_task is not None:
             self._wait()

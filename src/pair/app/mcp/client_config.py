@@ -1,7 +1,7 @@
 """The entry of `pair mcp` in the configuration files of assistants.
 
 Invariants
-    All other entries stay as they were. A file that cannot be parsed is not touched.
+    All other entries stay unchanged. A file that cannot be parsed is not changed.
 """
 
 import json
@@ -25,19 +25,19 @@ _PLACES: Mapping[Client, tuple[str, str]] = {
     "cursor": (".cursor/mcp.json", "mcpServers"),
     "vscode": (".vscode/mcp.json", "servers"),
 }
-"""The file in the folder of a project, and the key of the list of servers in it."""
+"""The configuration file in a project, and the key of its servers."""
 
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """A configuration file with the entry in it."""
+    """The new content of a configuration file."""
 
     path: Path
     content: str
     outcome: Outcome
 
     def carry_out(self) -> None:
-        """Raises E010."""
+        """Write the file. Raises E010."""
         if self.outcome == "unchanged":
             return
         with files.storage_errors():
@@ -49,27 +49,27 @@ class ConfigChange:
 
 
 def own_command(started_as: str) -> list[str]:
-    """Return the command that starts this program from anywhere. `started_as`: the first word of the command line."""
+    """Return the command that starts this program from any folder. `started_as`: the first word of the command line."""
     path = shutil.which(started_as)
     if path is None or Path(path).name == "__main__.py":
         return [sys.executable, "-m", "pair"]
-    return [os.path.abspath(path)]  # noqa: PTH100 - keeps links, which outlive what they lead to
+    return [os.path.abspath(path)]  # noqa: PTH100 - keeps symbolic links, which outlive their targets
 
 
 def plan(client: Client, project: Path, entry: dict[str, Any]) -> ConfigChange:
-    """Return the file with the entry. Raises E010, and E401 for a file that cannot be parsed."""
+    """Return the file with the entry added. Raises E010, and E401 if the file cannot be parsed."""
     name, key = _PLACES[client]
     path = (project / name).resolve()
     with files.storage_errors():
         text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
-    hints = ["Nothing was changed", "Repair it, or add the entry by hand: --dry-run prints it"]
+    hints = ["Nothing was changed", "Repair the file, or add the entry by hand: --dry-run prints it"]
     try:
         value = json.loads(text, object_pairs_hook=_refuse_doubles) if text.strip() else {}
         text.encode()
     except (ValueError, RecursionError) as fault:
         raise errors.settings_invalid(str(path), "not JSON, or JSON with comments", hints=hints) from fault
     if not isinstance(value, dict) or not isinstance(value.get(key, {}), dict):
-        raise errors.settings_invalid(str(path), f"{key} is to be an object of servers", hints=hints)
+        raise errors.settings_invalid(str(path), f"{key} must be an object of servers", hints=hints)
     servers = value.get(key, {})
     known = servers.get(NAME)
     if known == entry:
@@ -81,8 +81,8 @@ def plan(client: Client, project: Path, entry: dict[str, Any]) -> ConfigChange:
 
 
 def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A key that is there twice would be lost."""
+    """Raise ValueError if a key occurs twice: one of them would be lost."""
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return value

@@ -1,13 +1,12 @@
-"""Tools and resources as two servers of the official SDK: one that reads, and one that also writes.
+"""The MCP servers, built with the official SDK: one that only reads, and one that also writes.
 
 Invariants
-    A tool that fails gives a result that says so; a resource that fails is an error of the protocol.
+    A failed tool returns a result with an error. A resource that cannot be read is an error of the protocol.
     A bug is logged and reported, and does not end the server.
-    With `pair mcp`, nothing but messages of the protocol is on standard output.
+    `pair mcp` writes only messages of the protocol to standard output.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
@@ -56,22 +55,22 @@ _Context = ServerRequestContext[Any, Any]
 _Result = TypeVar("_Result")
 _INSTRUCTIONS = (
     "Knowledge bases of documents. search finds passages, fetch reads a document, ask answers with sources. "
-    "Cite what you use by its url."
+    "Cite each source by its url."
 )
-_BUG = "A bug in pair. The log has it"
+_BUG = "Internal error. The log has the details"
 _TOOLS_SECONDS, _LIST_SECONDS, _READ_SECONDS = 300, 30, 30
 _JSON, _PLAIN, _MARKDOWN = "application/json", "text/plain", "text/markdown"
 _KBS_AT_A_TIME = 100
 _DOCUMENTS_AT_A_TIME = 200
 _NO_LIMIT_BYTES = 2**62
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 _new_access: ContextVar[Callable[[], KbAccess]] = ContextVar("new_access")
-"""Gives the caller of each request on a connection."""
+"""Returns the access of the caller, for each request on a connection."""
 
 
 async def answer_http(access: KbAccess, scope: Any, receive: Any, send: Any) -> None:
-    """Answer one message as ASGI does. The origin, the credentials and the size have been checked."""
+    """Answer one message over ASGI. The caller has checked the origin, the credentials and the size."""
     _new_access.set(lambda: access)
     manager = _choose_server(access).new_http_manager()
     async with manager.run():
@@ -79,7 +78,7 @@ async def answer_http(access: KbAccess, scope: Any, receive: Any, send: Any) -> 
 
 
 def _choose_server(access: KbAccess) -> "KbServer":
-    """Return the server that has the tools of a caller, and no others."""
+    """Return the server with the tools that the caller may use."""
     return _make_server(may_write=access.service.settings.server.mcp_write and covers(access.principal.scope, "write"))
 
 
@@ -101,7 +100,7 @@ def _make_server(*, may_write: bool) -> "KbServer":
 
 
 class _Arguments(pydantic.BaseModel):
-    """What JSON does not know, or only when it is read leniently, is refused. So are other arguments."""
+    """Base of all arguments: refuses unknown arguments, and values that are not strict JSON."""
 
     model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -117,7 +116,7 @@ class _Arguments(pydantic.BaseModel):
 
 
 def _make_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
-    """Return the tool that a function is: its docstring, its parameters and its result describe it."""
+    """Return a function as a tool, described by its docstring, its parameters and its result."""
     tool = Tool.from_function(function, annotations=annotations)
     metadata = tool.fn_metadata
     metadata.arg_model = type(metadata.arg_model.__name__, (_Arguments, metadata.arg_model), {})
@@ -127,7 +126,7 @@ def _make_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> To
 
 
 def _simplify(schema: Any, definitions: Mapping[str, Any] | None = None) -> Any:
-    """Leave out names and defaults that say nothing: assistants pay for every word."""
+    """Leave titles, length limits and empty defaults out of a schema: assistants pay for every token."""
     if isinstance(schema, list):
         return [_simplify(item, definitions) for item in schema]
     if not isinstance(schema, dict):
@@ -146,11 +145,11 @@ def _simplify(schema: Any, definitions: Mapping[str, Any] | None = None) -> Any:
 
 
 class KbServer(MCPServer[Any]):
-    """A server with these tools. `hidden`: tools that the caller must not use, which are not listed."""
+    """A server with tools. `hidden`: tools that the caller may not use, which are not listed."""
 
     def __init__(self, shown: list[Tool], hidden: Iterable[Tool]) -> None:
-        has_handler = logging.NullHandler()
-        logging.root.addHandler(has_handler)  # without one, MCPServer sets up logging for the whole process
+        handler = logging.NullHandler()
+        logging.root.addHandler(handler)  # without one, MCPServer sets up logging for the whole process
         super().__init__(
             "pair",
             version=__version__,
@@ -164,9 +163,9 @@ class KbServer(MCPServer[Any]):
             },
             subscriptions=False,
         )
-        logging.root.removeHandler(has_handler)
+        logging.root.removeHandler(handler)
         self._shown, self._hidden = {tool.name for tool in shown}, {tool.name for tool in hidden}
-        # The resources of MCPServer come all on one page, and each in one part.
+        # MCPServer lists all resources on one page and returns each in one part.
         server = self._lowlevel_server
         server.add_request_handler("resources/list", PaginatedRequestParams, self._list_resource_page)
         server.add_request_handler("resources/read", ReadResourceRequestParams, self._read_resource_parts)
@@ -179,14 +178,14 @@ class KbServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Give what a tool gives as structure and as text; and what goes wrong as a result."""
+        """Return the result of a tool as structured content and as text. Errors are results too."""
         access = _new_access.get()()
         tools.CALLER.set(access)
         if name not in self._shown | self._hidden:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {name[:100]}")
         access.log_fields["tool"] = name
         if name in self._hidden:
-            hints = ["pair mcp --allow-write", "server.mcp_write: true, and credentials that may write"]
+            hints = ["pair mcp --allow-write", "Set server.mcp_write: true, and use credentials with the scope write"]
             return _refuse(access, errors.not_allowed("writing", hints=hints))
         try:
             result = await super().call_tool(name, arguments, context)
@@ -196,29 +195,27 @@ class KbServer(MCPServer[Any]):
                 cause = errors.request_invalid(first_problem(cause))
             return _refuse(access, cause)
         if isinstance(result, CallToolResult):
-            # Twice: for clients that know structured results, and for those that pass on nothing but text.
+            # Some clients read only structured content, others only text.
             result.content = [_format_text(result.structured_content)]
         return result
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         return [
+            ResourceTemplate(uri_template="kb://{kb}/{id}", name="document", description="The text of a document"),
             ResourceTemplate(
-                uri_template="kb://{kb}/{id}", name="document", description="The text of a document, by its id"
-            ),
-            ResourceTemplate(
-                uri_template="kb://{kb}", name="documents", description="The documents of a knowledge base"
+                uri_template="kb://{kb}", name="documents", description="A list of documents of a knowledge base"
             ),
         ]
 
     async def _list_resource_page(self, _context: _Context, asked: PaginatedRequestParams) -> ListResourcesResult:
-        """List KBs by name."""
+        """List the KBs that the caller may use, sorted by name."""
         access, after = _new_access.get()(), asked.cursor or ""
         kbs = [kb for kb in await _attempt(access, access.list_kbs()) if kb["kb_id"] > after]
         shown = [
             Resource(
                 uri=str(Address(kb["kb_id"])),
                 name=kb["kb_id"],
-                description=f"{kb['documents']} documents, as a list",
+                description=f"A list of {kb['documents']:,} documents",
                 mime_type=_JSON,
             )
             for kb in kbs[:_KBS_AT_A_TIME]
@@ -233,7 +230,7 @@ class KbServer(MCPServer[Any]):
 
 
 async def _read_resource(access: KbAccess, uri: str) -> list[TextResourceContents]:
-    """Raises E201, E214, E601, E603."""
+    """Return a list of documents, or the text of a document. Raises E201, E214, E601, E603."""
     address = Address.parse(uri)
     access.use_kb(address.kb)
     if not address.document_id:
@@ -266,6 +263,7 @@ async def _list_documents(access: KbAccess, address: Address) -> str:
 
 
 async def _attempt(access: KbAccess, work: Awaitable[_Result]) -> _Result:
+    """Return the result of work on a resource. Raise its errors as errors of the protocol."""
     try:
         return await work
     except errors.PairError as fault:
@@ -274,15 +272,16 @@ async def _attempt(access: KbAccess, work: Awaitable[_Result]) -> _Result:
         is_theirs = isinstance(fault, errors.UsageError | errors.NotFoundError | errors.AccessError)
         raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, error["message"], error) from fault
     except Exception as bug:  # the boundary of the resources
-        logger.exception("a bug")
+        logger.exception("unhandled error")
         raise MCPError(INTERNAL_ERROR, _BUG) from bug
 
 
 def _refuse(access: KbAccess, fault: BaseException | None) -> CallToolResult:
+    """Return an error as the result of a tool."""
     if isinstance(fault, errors.PairError):
         fault = KbToolError(fault.to_public_json()["error"])
     if not isinstance(fault, KbToolError):
-        logger.error("a bug", extra={"tool": access.log_fields["tool"]}, exc_info=fault)
+        logger.error("unhandled error", extra={"tool": access.log_fields["tool"]}, exc_info=fault)
         fault = KbToolError({"code": "INTERNAL_ERROR", "message": _BUG, "recoverable": False})
     access.log_fields["error"] = str(fault.error["code"])
     return CallToolResult(content=[_format_text({"error": fault.error})], is_error=True)
@@ -296,9 +295,9 @@ def _format_text(value: Any) -> TextContent:
 
 
 def serve_stdio(settings: Settings, kbs: Sequence[str]) -> int:
-    """Serve KBs of this machine until the client goes or a signal comes, and return the exit status. Raises E212.
+    """Serve until the end of the input or a signal, and return the exit status. Raises E212.
 
-    `kbs`: only these, if any are named.
+    `kbs`: the KBs that the client may use; empty for all.
     """
     for kb_id in kbs:
         check_kb_id(kb_id)
@@ -312,31 +311,27 @@ async def _serve_local(service: KbService, principal: Principal) -> None:
     service.stop()
     deadline = service.clock.monotonic() + service.settings.server.stop_seconds
     while service.is_busy and service.clock.monotonic() < deadline:  # noqa: ASYNC110 - threads set no event
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     is_cut_off |= service.is_busy
     service.close(0)
     if is_cut_off:
-        # Python would wait for a thread that waits for input.
+        # A normal exit would wait for the thread that reads the input.
         logging.shutdown()
         sys.stderr.flush()
         os._exit(0)
 
 
 async def _exchange_until_signal(service: KbService, principal: Principal) -> bool:
-    """Return whether a signal came, and not the end of input: then a thread still waits for input."""
+    """Exchange messages. Return True after a signal: then a thread still reads the input."""
     loop = asyncio.get_running_loop()
-    is_signalled = asyncio.Event()
+    signalled = loop.create_future()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, is_signalled.set)
+        loop.add_signal_handler(number, signalled.cancel)
     _new_access.set(lambda: KbAccess(service, principal))
     exchanging = asyncio.ensure_future(_choose_server(KbAccess(service, principal)).run_stdio_async())
-    ending = asyncio.ensure_future(is_signalled.wait())
-    await asyncio.wait([exchanging, ending], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([exchanging, signalled], return_when=asyncio.FIRST_COMPLETED)
     if not exchanging.done():
         exchanging.cancel()
         return True
-    ending.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await ending
     exchanging.result()
     return False

@@ -1,11 +1,11 @@
-"""The tools: what they take, what they give, and how much of it.
+"""The MCP tools: their arguments, their results, and the size of the results.
 
 Invariants
-    Results fit into `server.mcp_result_tokens`; a note says what was cut, and how to get the rest.
+    A result fits into `server.mcp_result_tokens`. If something was cut, a note says how to get the rest.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired, TypeVar
@@ -27,9 +27,10 @@ from pair.values import DEFAULT_MODE, Document, Hit, SearchMode
 
 Json = dict[str, Any]
 _Value = TypeVar("_Value")
+_Passage = TypeVar("_Passage", bound=Mapping[str, Any])
 
 BYTES_PER_TOKEN = 3
-"""Tokenizers make fewer tokens of a text than a third of its bytes, whatever its language."""
+"""In every language a token has more bytes than this on average, so results have fewer tokens than allowed."""
 _SCHEME = "kb://"
 _WORD_CHARACTERS = 80
 _MOST_TITLE_BYTES = 300
@@ -37,10 +38,10 @@ _MOST_URL_BYTES = 2_000
 _MOST_MESSAGE_BYTES = 1_000
 _MOST_META_BYTES = 16_000
 NOTE_BYTES = 400
-"""Kept free for a note about the result."""
+"""Bytes reserved for the note of a result."""
 
 CALLER: ContextVar[KbAccess] = ContextVar("caller")
-"""The caller of the tool call that is under way."""
+"""The caller of the current tool call."""
 
 
 async def _get_caller() -> KbAccess:
@@ -48,9 +49,9 @@ async def _get_caller() -> KbAccess:
 
 
 Caller = Annotated[KbAccess, Resolve(_get_caller)]
-Kb = Annotated[str, MaxLen(128), Field(description="See list_kbs")]
+Kb = Annotated[str, MaxLen(128), Field(description="From list_kbs")]
 Query = Annotated[str, MinLen(1), MaxLen(20_000)]
-Id = Annotated[str, MinLen(1), MaxLen(20_000), Field(description="From search, or its id")]
+Id = Annotated[str, MinLen(1), MaxLen(20_000), Field(description="From search, or a document id")]
 At = Annotated[str, MaxLen(200), Field(description="Older version", coerce_numbers_to_str=True)]
 
 
@@ -63,7 +64,8 @@ class DocumentArgument:
     metadata: Json = field(default_factory=dict)
 
 
-class Passage(TypedDict):
+# Results always have these fields. `total=False` keeps them out of `required`, which would cost tokens.
+class Passage(TypedDict, total=False):
     id: str
     title: str
     url: str
@@ -71,7 +73,7 @@ class Passage(TypedDict):
     start: int
 
 
-class ScoredPassage(TypedDict):
+class ScoredPassage(TypedDict, total=False):
     id: str
     title: str
     url: str
@@ -101,13 +103,14 @@ class FetchOutput(TypedDict):
 
 class AskOutput(TypedDict):
     answer: str
+    outcome: NotRequired[Annotated[str, Field(description="answer, passages (related, no answer) or nothing")]]
     confidence: float | None
     partial: bool
     sources: list[Passage]
     note: NotRequired[str]
 
 
-class KbSize(TypedDict):
+class KbSize(TypedDict, total=False):
     kb: str
     documents: int
     chunks: int
@@ -133,7 +136,7 @@ class DeleteOutput(TypedDict):
 
 
 class KbToolError(Exception):
-    """There is no result: why, and what to do."""
+    """The error of a failed tool call, with short texts."""
 
     def __init__(self, error: Json) -> None:
         super().__init__(error["code"])
@@ -143,12 +146,12 @@ class KbToolError(Exception):
 
 
 def most_bytes(access: KbAccess) -> int:
-    """Return how long a result may be, without its note."""
+    """Return the maximum size of a result without its note."""
     return access.service.settings.server.mcp_result_tokens * BYTES_PER_TOKEN - NOTE_BYTES
 
 
 def _use_kb(access: KbAccess, kb: str) -> str:
-    """A caller who may use one KB only need not name it. Raises E603."""
+    """Return the KB of a call after checking access. A caller with one KB need not name it. Raises E603."""
     own = access.principal.kbs
     return access.use_kb(kb or (next(iter(own)) if own is not None and len(own) == 1 else DEFAULT_KB))
 
@@ -159,48 +162,43 @@ async def search(
     kb: Kb = "",
     limit: Annotated[int, Ge(1), Le(50)] = 8,
     mode: SearchMode = DEFAULT_MODE,
-    filter: Annotated[Json, Field(description='On metadata: {"year": {"gte": 2020}}')] = {},  # noqa: B006 - is only read
+    filter: Annotated[Json, Field(description='On metadata: {"year": {"gte": 2020}}, ne, $or')] = {},  # noqa: B006 - is only read
     at: At = "",
 ) -> SearchOutput:
-    """Find passages by words and meaning, best first."""
+    """Search documents by words and meaning, to find facts and their sources. Returns passages, best first."""
     kb = _use_kb(access, kb)
     hits, _, _ = await access.search(
         kb, at or None, lambda opened: opened.search(query, limit=limit, mode=mode, filter=filter or None)
     )
     version = str(hits.manifest_version) if at else ""
     value: SearchOutput = {"kb": kb, "results": []}
+    described = [_describe_hit(kb, hit, version) for hit in hits]
     left = most_bytes(access) - json_size(value)
-    frames = take_fitting([_describe_hit(kb, hit, version) for hit in hits], left)
-    shown = list(hits)[: len(frames)]
-    texts = cut_evenly([hit.text for hit in shown], left - json_size(frames))
-    value["results"] = [{**frame, "text": text} for frame, text in zip(frames, texts, strict=True)]
-    notes = []
-    if hits.partial:
-        notes.append("Some of the knowledge base could not be searched.")
-    if len(frames) < len(hits):
-        notes.append(f"{len(hits) - len(frames)} results left out: ask for fewer.")
-    if any(text != hit.text for text, hit in zip(texts, shown, strict=True)):
-        notes.append("Passages were cut: fetch with id and offset=start gives the rest.")
-    if notes:
-        value["note"] = " ".join(notes)
+    value["results"], is_whole = _fit_passages(described, [hit.text for hit in hits], left)
+    dropped = len(hits) - len(value["results"])
+    _add_note(
+        value,
+        "Some of the knowledge base could not be searched." if hits.partial else "",
+        f"{dropped} results left out: use a smaller limit." if dropped else "",
+        "" if is_whole else "Passages were cut: fetch with id and offset=start returns the rest.",
+    )
     return value
 
 
 def _describe_hit(kb: str, hit: Hit, at: str) -> ScoredPassage:
     address = str(Address(kb, hit.document_id, at=at))
-    return {
-        "id": address,
-        "title": cut(hit.title or hit.document_id, _MOST_TITLE_BYTES),
-        "url": _choose_url(hit.url, address),
-        "text": "",
-        "start": hit.start,
-        "end": hit.end,
-        "score": round(hit.score, 4),
-    }
+    passage = _describe_passage(address, hit.title or hit.document_id, hit.url, hit.start)
+    return {**passage, "end": hit.end, "score": round(hit.score, 4)}
+
+
+def _describe_passage(address: str, title: str, url: str, start: int) -> Passage:
+    """Return a passage without its text."""
+    title = cut(title, _MOST_TITLE_BYTES)
+    return {"id": address, "title": title, "url": _choose_url(url, address), "text": "", "start": start}
 
 
 def _choose_url(url: str, address: str) -> str:
-    """Cite a document without a URL by its address."""
+    """Return the URL of a document, or its address if it has none."""
     return url if url and json_size(url) <= _MOST_URL_BYTES else address
 
 
@@ -208,57 +206,53 @@ async def fetch(
     access: Caller,
     id: Id,
     kb: Kb = "",
-    offset: Annotated[int, Ge(0), Field(description="Character to begin at")] = 0,
+    offset: Annotated[int, Ge(0), Field(description="Character to start at")] = 0,
 ) -> FetchOutput:
-    """Read a document; a long one in parts, by offset."""
+    """Read a document, for more than a passage shows. Returns its text; for long texts, repeat with next_offset."""
     address = _find_document(access, kb, id)
     offset = offset or address.offset
     document = await access.read_document(address.kb, address.document_id, address.at or None)
-    own = str(Address(address.kb, document.id, at=address.at))
+    own, total, most = str(Address(address.kb, document.id, at=address.at)), len(document.text), most_bytes(access)
+    has_metadata = json_size(document.metadata) <= most // 4
     value: FetchOutput = {
         "id": own,
         "title": cut(document.title or document.id, _MOST_TITLE_BYTES),
         "url": _choose_url(document.url, own),
         "text": "",
-        "metadata": {},
+        "metadata": dict(document.metadata) if has_metadata else {},
         "offset": offset,
-        "total": len(document.text),
+        "total": total,
         "next_offset": None,
     }
-    most, notes = most_bytes(access), []
-    if json_size(document.metadata) <= most // 4:
-        value["metadata"] = dict(document.metadata)
-    else:
-        notes.append("The metadata was too long.")
     value["text"] = cut(document.text[offset:], max(most - json_size(value), NOTE_BYTES))
     end = offset + len(value["text"])
-    if end < len(document.text):
-        value["next_offset"] = end
-        notes.append(f"Characters {offset} to {end} of {len(document.text)}: fetch with offset={end} gives more.")
-    elif offset > len(document.text):
-        notes.append(f"The text ends at character {len(document.text)}.")
-    if notes:
-        value["note"] = " ".join(notes)
+    value["next_offset"] = end if end < total else None
+    _add_note(
+        value,
+        "" if has_metadata else "The metadata was too long.",
+        f"Characters {offset} to {end} of {total}: fetch with offset={end} returns more." if end < total else "",
+        f"The text ends at character {total}." if offset > total else "",
+    )
     return value
 
 
 def _find_document(access: KbAccess, kb: str, given: str) -> "Address":
-    """Raises E601, E603."""
-    if not is_address(given):
+    """Return the address of a document by address or id. Raises E601, E603."""
+    if not given.startswith(_SCHEME):
         return Address(_use_kb(access, kb), given)
     address = Address.parse(given)
     if not address.document_id:
-        raise errors.request_invalid("the address of a knowledge base, not of a document")
+        raise errors.request_invalid("this is the address of a knowledge base, not of a document")
     return dataclasses.replace(address, kb=_use_kb(access, address.kb))
 
 
 async def ask(access: Caller, query: Query, kb: Kb = "") -> Annotated[CallToolResult, AskOutput]:
-    """Answer a question from the documents, with sources: [1] is the first."""
+    """Answer a question from the documents. Returns the answer and its sources: [1] is the first."""
     needs_kb = bool(kb) or not access.principal.sees_all
     kb = _use_kb(access, kb)
     run = await access.prepare_ask(query, kb if needs_kb else None)
     response = await run.answer()
-    error, answer = response.error, response.answer or ""
+    error, answer, outcome = response.error, response.answer or "", response.metadata.get("outcome")
     if error is not None and not answer:
         details = {"code": error.details.get("code", error.code), "message": error.message}
         suggestion = {"suggestion": error.suggestion} if error.suggestion else {}
@@ -266,25 +260,21 @@ async def ask(access: Caller, query: Query, kb: Kb = "") -> Annotated[CallToolRe
     most = most_bytes(access)
     value: Json = {
         "answer": cut(answer, most // 2),
+        **({"outcome": cut(str(outcome), _MOST_TITLE_BYTES)} if outcome else {}),
         "confidence": response.confidence,
         "partial": response.partial or error is not None,
         "sources": [],
     }
-    left = most - json_size(value)
-    frames = take_fitting([_describe_source(source) for source in response.sources], left)
-    shown = response.sources[: len(frames)]
-    quotes = cut_evenly([source.quote for source in shown], left - json_size(frames))
-    value["sources"] = [{**frame, "text": quote} for frame, quote in zip(frames, quotes, strict=True)]
-    notes = []
-    if error is not None:
-        notes.append(cut(error.message, NOTE_BYTES // 2))
-    if value["answer"] != answer:
-        notes.append("The answer was cut: ask for less.")
-    if len(frames) < len(response.sources) or quotes != [source.quote for source in shown]:
-        notes.append("Sources were cut: fetch has them whole.")
-    if notes:
-        value["note"] = " ".join(notes)
-    # How the passages were found goes beside the result: the model need not read it.
+    described, quotes = map(_describe_source, response.sources), [source.quote for source in response.sources]
+    value["sources"], is_whole = _fit_passages([*described], quotes, most - json_size(value))
+    is_whole = is_whole and len(value["sources"]) == len(quotes)
+    _add_note(
+        value,
+        cut(error.message, NOTE_BYTES // 2) if error is not None else "",
+        "The answer was cut: ask for less." if value["answer"] != answer else "",
+        "" if is_whole else "Sources were cut: fetch returns them whole.",
+    )
+    # The record of the retrieval goes beside the result, because the model need not read it.
     retrieval = response.to_json().get("metadata", {}).get(RETRIEVAL_KEY)
     has_meta = retrieval and json_size(retrieval) <= _MOST_META_BYTES
     meta = {f"pair/{RETRIEVAL_KEY}": retrieval} if has_meta else None
@@ -293,20 +283,17 @@ async def ask(access: Caller, query: Query, kb: Kb = "") -> Annotated[CallToolRe
 
 def _describe_source(source: Citation) -> Passage:
     origin = source.provenance
-    address = str(Address(origin.kb_id, origin.document_id)) if origin else ""
-    return {
-        "id": address or cut(source.id, _MOST_URL_BYTES),
-        "title": cut(source.name, _MOST_TITLE_BYTES),
-        "url": _choose_url(source.url, address),
-        "text": "",
-        "start": origin.start if origin else 0,
-    }
+    if origin is not None:
+        address = str(Address(origin.kb_id, origin.document_id))
+        return _describe_passage(address, source.name, source.url, origin.start)
+    passage = _describe_passage("", source.name, source.url, 0)
+    return {**passage, "id": cut(source.id, _MOST_URL_BYTES)}
 
 
 async def list_kbs(
     access: Caller, after: Annotated[str, Field(description="`next` of the last call")] = ""
 ) -> KbListOutput:
-    """List knowledge bases and their sizes."""
+    """List the knowledge bases that you can use, with their sizes."""
     entries: list[KbSize] = [
         {"kb": kb["kb_id"], "documents": kb["documents"], "chunks": kb["chunks"], "version": kb["manifest_version"]}
         for kb in await access.list_kbs()
@@ -319,21 +306,19 @@ async def list_kbs(
 async def ingest(
     access: Caller, documents: Annotated[list[DocumentArgument], MinLen(1), FailFast()], kb: Kb = ""
 ) -> IngestOutput:
-    """Add documents; one with the same id is replaced."""
+    """Store documents. A document with the same id is replaced. Returns their ids."""
     kb = _use_kb(access, kb)
     run = IngestRun(access, kb)
     await run.write([Document(one.id, one.text, one.title, one.url, one.metadata) for one in documents])
     ids = [str(Address(kb, document_id)) for document_id in run.ids]
-    shown = take_fitting(ids, most_bytes(access))
-    counts = run.counts
+    shown, counts = take_fitting(ids, most_bytes(access)), run.counts
     value: IngestOutput = {
         "kb": kb,
         "stored": counts["ingested_docs"],
         "unchanged": counts["unchanged_docs"],
         "ids": shown,
     }
-    if len(shown) < len(ids):
-        value["note"] = f"{len(ids) - len(shown)} more ids."
+    _add_note(value, f"{len(ids) - len(shown)} more ids." if len(shown) < len(ids) else "")
     return value
 
 
@@ -341,21 +326,36 @@ async def delete(access: Caller, id: Id, kb: Kb = "") -> DeleteOutput:
     """Delete a document."""
     address = _find_document(access, kb, id)
     if address.at:
-        raise errors.request_invalid("nothing is deleted from an earlier version")
+        raise errors.request_invalid("earlier versions cannot be changed")
     report = await access.delete(address.kb, address.document_id)
     return {"kb": address.kb, "deleted": report["deleted"]}
 
 
-# ── what fits into a result ───────────────────────────────────────────────────────────────────────────
+# ── the size of results ───────────────────────────────────────────────────────────────────────────────
+
+
+def _fit_passages(passages: Sequence[_Passage], texts: Sequence[str], most_bytes: int) -> tuple[list[Any], bool]:
+    """Return the first passages that fit, with their texts, and whether all of these texts are whole."""
+    kept = take_fitting(passages, most_bytes)
+    whole = list(texts[: len(kept)])
+    fitting = cut_evenly(whole, most_bytes - json_size(kept))
+    return [{**passage, "text": text} for passage, text in zip(kept, fitting, strict=True)], fitting == whole
+
+
+def _add_note(value: Any, *notes: str) -> None:
+    """Add the notes that are not empty to a result."""
+    note = " ".join(filter(None, notes))
+    if note:
+        value["note"] = note
 
 
 def json_size(value: Any) -> int:
-    """Return the bytes of a value as JSON."""
+    """Return the size of a value as JSON, in bytes."""
     return len(pydantic_core.to_json(value))
 
 
 def cut(text: str, most_bytes: int) -> str:
-    """Return the longest beginning that fits as JSON, up to a space if there is one nearby."""
+    """Return the longest beginning that fits as JSON. Prefer to cut at a space."""
     if len(text) <= most_bytes and json_size(text) <= most_bytes:
         return text
     fits, too_long = 0, min(len(text), most_bytes) + 1
@@ -370,7 +370,7 @@ def cut(text: str, most_bytes: int) -> str:
 
 
 def cut_evenly(texts: Sequence[str], most_bytes: int) -> list[str]:
-    """Fit texts into so many bytes: short ones whole, long ones cut to the same length."""
+    """Fit texts into a size: keep short texts whole and cut long ones to the same length."""
     sizes = [json_size(text) for text in texts]
     left, share = most_bytes, most_bytes
     for place, size in enumerate(sorted(sizes)):
@@ -382,7 +382,7 @@ def cut_evenly(texts: Sequence[str], most_bytes: int) -> list[str]:
 
 
 def take_fitting(values: Sequence[_Value], most_bytes: int) -> list[_Value]:
-    """Return the first values, as many as fit as a list."""
+    """Return the first values that fit as a JSON list."""
     kept: list[_Value] = []
     size = 2
     for value in values:
@@ -395,9 +395,9 @@ def take_fitting(values: Sequence[_Value], most_bytes: int) -> list[_Value]:
 
 @dataclass(frozen=True)
 class Address:
-    """`kb://handbook/guides%2Fdeploy.md?offset=9000`, or `kb://handbook?after=clocks.md` for a list of documents.
+    """The URI of a document or of a list of documents.
 
-    `at`: the version that a document is of.
+    `kb://handbook/guides%2Fdeploy.md?offset=9000` is a document, `kb://handbook?after=clocks.md` a list.
     """
 
     kb: str
@@ -405,6 +405,7 @@ class Address:
     offset: int = 0
     after: str = ""
     at: str = ""
+    """The version of the document; "" for the current one."""
 
     def __str__(self) -> str:
         base = f"{_SCHEME}{quote(self.kb, safe='')}"
@@ -416,19 +417,14 @@ class Address:
 
     @staticmethod
     def parse(text: str) -> "Address":
-        """Raises E601."""
+        """Parse a URI. Raises E601."""
         place, _, more = text.removeprefix(_SCHEME).partition("?")
         kb, _, document_id = place.partition("/")
         given = dict(parse_qsl(more, keep_blank_values=True))
         offset = given.get("offset", "0")
         is_offset = offset.isascii() and offset.isdigit() and len(offset) <= 18
         known = {"offset", "after"} | ({"at"} if document_id else set())
-        if not is_address(text) or not kb or given.keys() - known or not is_offset:
-            raise errors.request_invalid(
-                "not the address of a document", hints=["kb://KB/ID, with ID percent-encoded, as search gives it"]
-            )
+        if not text.startswith(_SCHEME) or not kb or given.keys() - known or not is_offset:
+            hint = "Use an id that search returns: kb://KB/ID, with ID percent-encoded"
+            raise errors.request_invalid("not the address of a document", hints=[hint])
         return Address(unquote(kb), unquote(document_id), int(offset), given.get("after", ""), given.get("at", ""))
-
-
-def is_address(text: str) -> bool:
-    return text.startswith(_SCHEME)

@@ -1,4 +1,4 @@
-// Talking to the server this page came from, and to no other.
+// Requests to the server that this page came from, and to no other.
 
 const KEY = "pair.key";
 
@@ -19,7 +19,7 @@ export const key = {
 
 let onUnknown = () => {};
 
-/** Called when the server wants to know who is there. */
+/** Register what to do when the server asks for credentials. */
 export function whenUnknown(act) {
   onUnknown = act;
 }
@@ -39,7 +39,7 @@ async function sent(path, options) {
     response = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" });
   } catch (fault) {
     if (fault.name === "AbortError") throw fault;
-    throw new Fault(0, { message: "The server does not answer", suggestion: "Is it still running?" });
+    throw new Fault(0, { message: "The server does not respond", suggestion: "Check that `pair serve` is running." });
   }
   if (!response.ok) throw await faultOf(response);
   return response;
@@ -62,13 +62,19 @@ export async function remove(path, parameters) {
   return (await sent(address(path, parameters), { method: "DELETE" })).json();
 }
 
+/** Store a file as the document with this id. */
+export async function upload(id, content, type, parameters) {
+  const headers = type ? { "Content-Type": type } : {};
+  return (await sent(address(documentPath(id), parameters), { method: "PUT", headers, body: content })).json();
+}
+
 const JSON_BODY = { "Content-Type": "application/json" };
 
 export async function post(path, value, signal) {
   return (await sent(path, { method: "POST", headers: JSON_BODY, body: JSON.stringify(value), signal })).json();
 }
 
-/** Pieces of a response between separators, as they come. */
+/** Yield the parts of a response between separators as they arrive. */
 async function* pieces(response, separator) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -92,9 +98,8 @@ export async function* events(path, value, signal) {
   }
 }
 
-/** Documents, a line each; what the server tells while it stores them. */
-export async function* ingest(documents, parameters) {
-  const body = documents.map((each) => JSON.stringify(each)).join("\n");
+/** Store a file with a document on each line. Yield what the server reports while it stores them. */
+export async function* ingest(body, parameters) {
   const headers = { "Content-Type": "application/x-ndjson" };
   const response = await sent(address("/rag/ingest", parameters), { method: "POST", headers, body });
   for await (const line of pieces(response, "\n")) {
@@ -104,7 +109,7 @@ export async function* ingest(documents, parameters) {
   }
 }
 
-/** In one piece, so that dots in it lead nowhere else. */
+/** The id is one path segment, so that dots in it cannot leave the path. */
 export function documentPath(id) {
   return `/rag/docs/${encodeURIComponent(id)}`;
 }

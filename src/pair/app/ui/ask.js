@@ -1,10 +1,13 @@
-// A question, its answer as it is written, and the passages that it stands on.
+// A question, its answer while it is written, and the passages that it cites.
 
 import { events } from "./api.js";
-import { badge, empty, make, problem } from "./dom.js";
+import { badge, empty, emptyKb, lifecycleTags, make, problem } from "./dom.js";
+import { renderMarkdown, renderSnippet } from "./markdown.js";
 import { amend, current, link } from "./route.js";
 
-let field, button, output, asking, answeredFor;
+const WINDOW = 360;
+const LEAD = 80;
+let field, button, output, asking;
 
 export function mount(root) {
   field = make("textarea", { id: "question", rows: 2, placeholder: "How do I …?", "aria-label": "Question", enterkeyhint: "send" });
@@ -12,23 +15,23 @@ export function mount(root) {
   output = make("section", { class: "answering", "aria-label": "Answer", "aria-live": "polite", "aria-busy": "false" });
   root.append(
     make("h1", { class: "hidden" }, "Ask"),
-    make("form", { class: "asking", onsubmit: submitted }, field,
-      make("div", { class: "row between" }, make("p", { class: "quiet" }, "Answers quote and cite what is in the knowledge base. Enter asks."), button)),
+    make("form", { class: "asking", onsubmit: submit }, field,
+      make("div", { class: "row between" }, make("p", { class: "quiet" }, "Answers quote and cite this knowledge base. Press Enter to ask."), button)),
     output);
   field.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submitted(event);
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
   });
-  output.replaceChildren(empty("Ask in plain words", "The answer shows where each of its sentences comes from."));
+  output.replaceChildren(empty("Ask a question", "The answer shows the source of each of its statements."));
 }
 
-/** An address that holds a question is asked when the page begins with it; not by coming from another view. */
+/** A question in the address is asked when the page loads, not when the user comes from another view. */
 export function show(route, isNew, isFirst) {
   if (field.value !== route.q && document.activeElement !== field) field.value = route.q;
   if (isNew && !route.doc && !route.entity && !matchMedia("(pointer: coarse)").matches) field.focus({ preventScroll: true });
   if (route.q && isFirst) ask(route.q);
 }
 
-function submitted(event) {
+function submit(event) {
   event.preventDefault();
   const query = field.value.trim();
   if (!query) return;
@@ -39,64 +42,54 @@ function submitted(event) {
 async function ask(query) {
   asking?.abort();
   const mine = (asking = new AbortController());
-  answeredFor = query;
   const written = make("p", { class: "writing" });
   output.setAttribute("aria-busy", "true");
-  output.replaceChildren(make("article", { class: "card answer" }, make("p", { class: "quiet thinking" }, "Looking it up…"), written));
+  output.replaceChildren(make("article", { class: "card answer" }, make("p", { class: "quiet thinking" }, "Searching…"), written));
   try {
     for await (const { event, data } of events("/ask", { query, kb_id: current().kb }, mine.signal)) {
       if (event === "text") {
         output.querySelector(".thinking")?.remove();
         written.append(data.text);
       }
-      if (event === "response") output.replaceChildren(answer(data));
+      if (event === "response") output.replaceChildren(showResponse(data));
     }
   } catch (fault) {
     if (fault.name === "AbortError") return;
-    output.replaceChildren(problem(fault));
+    output.replaceChildren(fault.code === "E201" ? emptyKb() : problem(fault));
   }
   if (asking === mine) output.setAttribute("aria-busy", "false");
 }
 
-function answer(response) {
+/** The three outcomes look different: an answer, passages without a claim, or nothing. */
+function showResponse(response) {
   const sources = response.sources || [];
+  const outcome = response.metadata?.outcome || "answer";
   const parts = [];
-  if (response.error) parts.push(problem(response.error));
-  if (response.answer) parts.push(make("div", { class: "prose" }, paragraphs(response.answer, sources)));
-  if (response.answer) parts.push(make("p", { class: "row facts" }, certainty(response), ...makers(response)));
-  const card = make("article", { class: "card answer" }, parts);
+  if (response.error) parts.push(isEmptyKb(response.error) ? emptyKb() : problem(response.error));
+  if (response.answer) {
+    const cite = (number) => (sources[number - 1] ? citation(sources[number - 1], number) : null);
+    parts.push(make("div", { class: "prose" }, renderMarkdown(response.answer, { cite })));
+    parts.push(make("p", { class: "row facts" }, outcome === "answer" ? confidence(response) : null, ...labels(response)));
+  }
+  const card = make("article", { class: `card answer ${outcome}`, data: { outcome } }, parts);
   if (!sources.length) return card;
   return make("div", {}, card,
     make("h2", { class: "above" }, "Sources"),
-    make("ol", { class: "sources" }, sources.map((source, number) => listed(source, number + 1))));
+    make("ol", { class: "sources" }, sources.map((source, number) => sourceCard(source, number + 1, response.answer || ""))));
 }
 
-function certainty(response) {
+function isEmptyKb(error) {
+  return error.code === "E201" || error.context?.code === "E201";
+}
+
+function confidence(response) {
   const value = response.confidence ?? 0;
   return badge(`confidence ${Math.round(value * 100)} %${response.partial ? ", partial" : ""}`, value >= 0.6 ? "good" : "warn");
 }
 
-function makers(response) {
-  const told = response.metadata || {};
-  return [told.librarian ? badge(told.librarian) : null, told.method ? badge(told.method) : null].filter(Boolean);
-}
-
-/** Blank lines part paragraphs; lines that begin with > are quotations; [1] leads to its source. */
-function paragraphs(text, sources) {
-  return text.split(/\n{2,}/).map((block) => {
-    const lines = block.split("\n");
-    const isQuotation = lines.every((line) => line.startsWith(">"));
-    const plain = isQuotation ? lines.map((line) => line.replace(/^> ?/, "")).join("\n") : block;
-    return make(isQuotation ? "blockquote" : "p", {}, cited(plain, sources));
-  });
-}
-
-function cited(text, sources) {
-  return text.split(/(\[\d{1,3}\])/).map((part) => {
-    const number = /^\[(\d{1,3})\]$/.exec(part)?.[1];
-    const source = number && sources[Number(number) - 1];
-    return source ? citation(source, number) : part;
-  });
+function labels(response) {
+  const metadata = response.metadata || {};
+  return [metadata.librarian ? badge(metadata.librarian) : null, metadata.method ? badge(metadata.method) : null].filter(Boolean);
 }
 
 function target(source) {
@@ -108,17 +101,41 @@ function target(source) {
 function citation(source, number) {
   const href = target(source);
   if (!href) return make("sup", {}, `[${number}]`);
-  return make("a", { class: "cite", href, "aria-label": `Source ${number}: ${source.name}` }, number);
+  return make("a", { class: "cite", href, "aria-label": `Source ${number}: ${source.name}` }, String(number));
 }
 
-function listed(source, number) {
+function sourceCard(source, number, answer) {
   const href = target(source);
   const isWeb = /^https?:\/\//.test(source.url || "");
   return make("li", { class: "card source", id: `source-${number}` },
     make("h3", {}, make("span", { class: "cite", "aria-hidden": "true" }, number),
       href ? make("a", { href }, source.name) : source.name),
-    source.quote ? make("p", { class: "passage clamp" }, source.quote.replace(/\s+/g, " ")) : null,
+    source.quote ? make("p", { class: "passage" }, quoteInContext(source.quote, number, answer)) : null,
     make("div", { class: "foot" },
       source.provenance ? make("span", { class: "path" }, source.provenance.documentId) : null,
+      lifecycleTags(source.metadata?.lifecycle),
       isWeb ? make("a", { class: "quiet-link", href: source.url, target: "_blank", rel: "noopener noreferrer" }, "Original") : null));
+}
+
+/** The quoted words of a passage, marked, with some text around them; its beginning where nothing is quoted. */
+function quoteInContext(passage, number, answer) {
+  const [from, to] = findQuote(passage, number, answer) || [0, 0];
+  const start = from > LEAD ? Math.min(passage.indexOf(" ", from - LEAD) + 1, from) : 0;
+  const wanted = Math.max(start + WINDOW, to + LEAD);
+  const end = wanted < passage.length ? Math.max(passage.lastIndexOf(" ", wanted), to) : passage.length;
+  const text = passage.slice(start, end);
+  const span = [from - start, to - start].map((offset) => [...text.slice(0, offset)].length);
+  return [start ? "… " : null, ...renderSnippet(text, { spans: to ? [span] : [] }), end < passage.length ? "…" : null];
+}
+
+/** Where the answer's quotation of this source begins and ends in the passage; null if it is not quoted word for word. */
+function findQuote(passage, number, answer) {
+  for (const line of answer.split("\n")) {
+    if (!line.startsWith(">") || !line.includes(`[${number}]`)) continue;
+    const words = line.replace(/^>\s?/, "").replace(/\[\d{1,3}\]/g, " ").split(/\s+/).filter(Boolean);
+    const pattern = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("\\s+");
+    const match = words.length ? new RegExp(pattern).exec(passage) : null;
+    if (match) return [match.index, match.index + match[0].length];
+  }
+  return null;
 }

@@ -1,27 +1,25 @@
-// Documents: listed, narrowed, opened, deleted, and put in from files.
+// Documents: list, filter, open, delete and upload them.
 
-import { documentPath, get, ingest, remove } from "./api.js";
-import { amount, badge, confirmed, empty, make, problem, say } from "./dom.js";
+import { documentPath, get, ingest, remove, upload } from "./api.js";
+import { amount, badge, confirmed, empty, emptyKb, make, problem, say } from "./dom.js";
 import { current, link } from "./route.js";
 import { isShowing } from "./reader.js";
 
 const PAGE = 25;
-const BATCH_DOCUMENTS = 20;
-const BATCH_CHARACTERS = 1_000_000;
 
 let filter, owner, list, pager, progress, picker, zone, starts, changed, latest;
 
-/** `onChange`: what to do when documents came or went. */
+/** `onChange` is called after documents were stored or deleted. */
 export function mount(root, onChange) {
   changed = onChange;
   starts = [""];
   filter = make("input", { id: "doc-filter", type: "search", placeholder: "Part of a name or title", autocomplete: "off", spellcheck: false });
-  owner = make("select", { id: "doc-owner" }, [["", "all"], ["sync", "synced"], ["ingest", "put in"]].map(([value, text]) => make("option", { value }, text)));
-  picker = make("input", { type: "file", id: "files", multiple: true, class: "hidden", tabindex: -1, "aria-label": "Files to put in" });
+  owner = make("select", { id: "doc-owner" }, [["", "all"], ["sync", "synced"], ["ingest", "uploaded"]].map(([value, text]) => make("option", { value }, text)));
+  picker = make("input", { type: "file", id: "files", multiple: true, class: "hidden", tabindex: -1, "aria-label": "Files to upload" });
   zone = make("div", { class: "drop", id: "drop" },
-    make("p", {}, make("strong", {}, "Drop files here"), " to put them in, or"),
+    make("p", {}, make("strong", {}, "Drop files here"), " to upload them, or"),
     make("button", { type: "button", class: "primary", onclick: () => picker.click() }, "Choose files"), picker,
-    make("p", { class: "quiet" }, "Text of any kind: .md, .txt, .html, .csv … and .jsonl with a document a line."));
+    make("p", { class: "quiet" }, "Text, Markdown, HTML, PDF, Office, OpenDocument, EPUB, RTF, e-mail, CSV, notebooks, code, and .jsonl with one document per line."));
   progress = make("div", { class: "progress", role: "status", "aria-live": "polite" });
   list = make("ul", { class: "documents", "aria-label": "Documents" });
   pager = make("nav", { class: "row end", "aria-label": "Pages of documents" });
@@ -72,11 +70,11 @@ async function load() {
     const found = await get("/rag/docs", parameters);
     if (mine !== latest) return;
     list.replaceChildren(...found.documents.map(row));
-    if (!found.documents.length) list.replaceChildren(make("li", {}, empty(found.next ? "None among these" : "No documents", found.next ? "There are more to look through: go on." : "Drop a few files above.")));
+    if (!found.documents.length) list.replaceChildren(make("li", {}, empty(found.next ? "No match on this page" : "No documents", found.next ? "Choose Next to search further." : "Drop a few files above.")));
     turnPages(found.next);
   } catch (fault) {
     if (mine !== latest) return;
-    list.replaceChildren(make("li", {}, fault.code === "E201" ? empty("Nothing was stored yet", "Drop a few files above.") : problem(fault)));
+    list.replaceChildren(make("li", {}, fault.code === "E201" ? emptyKb() : problem(fault)));
     pager.replaceChildren();
   }
 }
@@ -98,11 +96,11 @@ function row(each) {
     make("button", { type: "button", class: "plain danger-text", "aria-label": `Delete ${name}`, onclick: () => deleteDocument(each.id, name, each.owner) }, "Delete"));
 }
 
-/** After asking. */
+/** Delete a document after the user confirmed it. */
 export async function deleteDocument(id, name, from) {
-  const again = from === "sync" ? " It comes back with the next sync, unless its source is taken away." : "";
-  const text = `“${name || id}” (${id}) will not be found any more.${again}`;
-  if (!(await confirmed({ title: "Delete this document?", text, no: "Keep it", yes: "Delete" }))) return;
+  const again = from === "sync" ? " The next sync restores it, unless you remove its source." : "";
+  const text = `Searches will no longer find “${name || id}” (${id}).${again}`;
+  if (!(await confirmed({ title: "Delete this document?", text, no: "Cancel", yes: "Delete" }))) return;
   try {
     await remove(documentPath(id), { kb_id: current().kb });
     if (isShowing(id)) document.getElementById("reader").close();
@@ -114,69 +112,33 @@ export async function deleteDocument(id, name, from) {
 }
 
 async function put(files) {
-  const bar = make("progress", { max: 1, value: 0, "aria-label": "Putting in" });
-  const told = make("p", {}, `Reading ${amount(files.length, "file")}…`);
+  const bar = make("progress", { max: files.length, value: 0, "aria-label": "Upload" });
+  const status = make("p", {});
   const refused = make("ul", { class: "lines" });
-  progress.replaceChildren(bar, told, refused);
-  const refuse = (name, reason) => refused.append(make("li", {}, make("strong", {}, name), make("span", {}, reason)));
+  progress.replaceChildren(bar, status, refused);
   const counts = { stored: 0, unchanged: 0, failed: 0 };
-  const documents = [];
-  for (const file of files) {
+  const parameters = { kb_id: current().kb };
+  for (const [done, file] of files.entries()) {
+    bar.value = done;
+    status.textContent = `${done} of ${amount(files.length, "file")} uploaded. Uploading ${file.name}…`;
+    let report = { ingested_docs: 0, unchanged_docs: 0 };
     try {
-      documents.push(...(await documentsOf(file)));
+      for await (report of store(file, parameters));
     } catch (fault) {
       counts.failed += 1;
-      refuse(file.name, fault.message);
+      refused.append(make("li", {}, make("strong", {}, file.name), make("span", {}, fault.message)));
     }
+    counts.stored += report.ingested_docs;
+    counts.unchanged += report.unchanged_docs;
   }
-  for (let done = 0; done < documents.length; ) {
-    const batch = nextBatch(documents, done);
-    try {
-      for await (const line of ingest(batch, { kb_id: current().kb })) {
-        if (line.type === "result") {
-          counts.stored += line.ingested_docs;
-          counts.unchanged += line.unchanged_docs;
-        }
-      }
-    } catch (fault) {
-      counts.failed += batch.length;
-      refuse(batch.map((each) => each.id).join(", "), fault.message);
-    }
-    done += batch.length;
-    bar.value = done / documents.length;
-    told.textContent = `${done} of ${amount(documents.length, "document")}`;
-  }
-  bar.value = 1;
-  told.textContent = `${amount(counts.stored, "document")} stored, ${counts.unchanged} unchanged, ${counts.failed} not stored.`;
+  bar.value = files.length;
+  status.textContent = `${amount(counts.stored, "document")} stored, ${counts.unchanged} unchanged, ${amount(counts.failed, "file")} not stored.`;
   changed();
 }
 
-function nextBatch(documents, from) {
-  const batch = [];
-  let size = 0;
-  while (from + batch.length < documents.length && batch.length < BATCH_DOCUMENTS) {
-    const next = documents[from + batch.length];
-    size += next.text.length;
-    if (batch.length && size > BATCH_CHARACTERS) break;
-    batch.push(next);
-  }
-  return batch;
-}
-
-async function documentsOf(file) {
-  const text = decoded(await file.arrayBuffer());
-  if (!text.trim()) throw new Error("there is no text in it");
-  if (/\.(jsonl|ndjson)$/i.test(file.name)) return text.split("\n").filter((line) => line.trim()).map(line => JSON.parse(line));
-  const heading = /^#{1,2} +(.+)$/m.exec(text.slice(0, 2000))?.[1].trim();
-  return [{ id: file.webkitRelativePath || file.name, text, title: heading || file.name }];
-}
-
-function decoded(content) {
-  try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(content);
-    if (!text.includes("\0")) return text;
-  } catch {
-    // told below
-  }
-  throw new Error("it is not text in UTF-8");
+/** Upload a file. Yield what the server has stored of it so far. */
+async function* store(file, parameters) {
+  const content = await file.arrayBuffer();
+  if (/\.(jsonl|ndjson)$/i.test(file.name)) yield* ingest(content, parameters);
+  else yield upload(file.webkitRelativePath || file.name, content, file.type, parameters);
 }

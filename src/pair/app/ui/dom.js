@@ -22,6 +22,17 @@ export function draw(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
+/** What a document says about its state, as tags: a reader should see it before the text. */
+export function lifecycleTags(state) {
+  if (!state) return null;
+  const verified = state.verified_by ? `verified by a ${state.verified_by}${state.verified_at ? ` on ${state.verified_at.slice(0, 10)}` : ""}` : "";
+  const warnings = [state.status, state.stale_since ? `stale since ${state.stale_since}` : ""];
+  return [
+    ...warnings.filter(Boolean).map((text) => badge(text, "warn")),
+    verified ? make("span", { class: "tag" }, verified) : null,
+  ];
+}
+
 /** Where characters begin in a string: the server counts characters, JavaScript counts halves of some. */
 export function places(text) {
   if (!/[\ud800-\udbff]/.test(text)) return (index) => index;
@@ -69,7 +80,7 @@ export function bytes(number) {
 
 const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 
-/** A time as people say it, with the exact one at hand. */
+/** A relative time such as "5 minutes ago", with the exact time as a tooltip. */
 export function when(timestamp) {
   const instant = new Date(timestamp || NaN);
   if (Number.isNaN(instant.getTime())) return document.createTextNode("–");
@@ -94,7 +105,13 @@ export function empty(title, text) {
   return make("div", { class: "empty" }, make("strong", {}, title), make("p", {}, text));
 }
 
-/** Whether somebody means it: `{title, text, no, yes}`, with what the two buttons say. */
+/** Shown wherever a KB without documents is searched, asked or listed. */
+export function emptyKb() {
+  return make("div", { class: "empty" }, make("strong", {}, "This knowledge base is empty"),
+    make("p", {}, make("a", { href: "#/documents" }, "Upload files"), ", or put files into .pair/knowledge and wait for the next sync."));
+}
+
+/** Ask for confirmation: `{title, text, no, yes}` are the texts of the dialog and its two buttons. */
 export async function confirmed(asked) {
   const dialog = document.getElementById("confirm");
   for (const [name, text] of Object.entries(asked)) document.getElementById(`confirm-${name}`).textContent = text;
@@ -106,7 +123,7 @@ export async function confirmed(asked) {
 
 let fading = 0;
 
-/** Said once, at the foot of the page. */
+/** Show a short message at the bottom of the page. */
 export function say(text) {
   const notice = document.getElementById("notice");
   notice.textContent = text;

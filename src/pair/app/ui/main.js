@@ -1,4 +1,4 @@
-// The page: its views, the choice of a KB, and who is asking.
+// The page: its views, the KB selector and the sign-in dialog.
 
 import { get, key, whenUnknown } from "./api.js";
 import * as ask from "./ask.js";
@@ -47,7 +47,7 @@ function move(route) {
   reader.show(route);
 }
 
-/** Where the views are from here: a question goes along from searching to asking. */
+/** Update the links to the views. The query is kept between search and ask. */
 function point(here) {
   for (const anchor of views.querySelectorAll("a")) {
     const name = anchor.dataset.view;
@@ -60,7 +60,7 @@ function point(here) {
   }
 }
 
-/** Everything that was built so far, with what is stored now. */
+/** Reload the views that were opened. */
 function refresh() {
   for (const name of Object.keys(roots)) if (!roots[name].hidden || name === "search") VIEWS[name].refresh?.();
 }
@@ -77,10 +77,10 @@ async function listKbs() {
   chooseKb(current().kb || "default");
 }
 
-views.addEventListener("click", () => point(shown)); // something may have been typed since
+views.addEventListener("click", () => point(shown)); // the user may have typed since
 chosen.addEventListener("change", () => go(link({ ...CLOSED, at: "", a: "", b: "", kb: chosen.value === "default" ? "" : chosen.value })));
 
-// ── who is asking ──
+// ── sign-in ──
 
 const keyDialog = document.getElementById("key");
 const keyInput = document.getElementById("key-input");
@@ -88,11 +88,11 @@ const keyButton = document.getElementById("key-button");
 
 function askForKey(reason) {
   keyButton.hidden = false;
-  if (reason) document.getElementById("key-reason").textContent = `${reason}. A key or token is kept until you close this tab.`;
+  if (reason) document.getElementById("key-reason").textContent = `${reason}. The key is kept until you close this tab.`;
   if (!keyDialog.open) keyDialog.showModal();
 }
 
-whenUnknown((fault) => askForKey(key.get() ? fault.message : "This server wants to know who you are"));
+whenUnknown((fault) => askForKey(key.get() ? fault.message : "This server needs an API key or a token"));
 keyButton.hidden = !key.get();
 keyButton.addEventListener("click", () => askForKey(""));
 document.getElementById("key-forget").addEventListener("click", () => {

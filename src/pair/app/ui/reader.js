@@ -3,9 +3,11 @@
 import { documentPath, get } from "./api.js";
 import { amount, badge, make, marked, problem } from "./dom.js";
 import { drawn } from "./graph.js";
+import { renderMarkdown } from "./markdown.js";
 import { close, current, link } from "./route.js";
 import { said } from "./search.js";
 
+const RENDERED_CHARACTERS = 400_000;
 const sheet = document.getElementById("reader");
 const titles = new Map();
 let loading = null;
@@ -59,14 +61,18 @@ async function showText(route, title, body, signal) {
   title.textContent = found.title || found.id;
   titles.set(found.id, title.textContent);
   const span = /^(\d+)-(\d+)$/.exec(route.span);
-  const text = make("div", { class: "text", tabindex: 0, role: "region", "aria-label": "Text" },
-    span ? marked(found.text, [[Number(span[1]), Number(span[2])]], { class: "here", id: "passage", tabindex: -1 }) : found.text);
+  const options = { spans: span ? [[Number(span[1]), Number(span[2])]] : [], attributes: { class: "here" } };
+  // Very long texts are shown as they are stored: rendering them would take seconds.
+  const isLong = found.text.length > RENDERED_CHARACTERS;
+  const text = make("div", { class: isLong ? "text raw" : "text prose", tabindex: 0, role: "region", "aria-label": "Text" },
+    isLong ? marked(found.text, options.spans, options.attributes) : renderMarkdown(found.text, options));
   body.replaceChildren(facts(found, route.at), text);
-  const passage = text.querySelector("#passage");
+  const passage = text.querySelector(".here");
+  passage?.setAttribute("id", "passage");
   passage?.scrollIntoView({ block: passage.offsetHeight > body.clientHeight ? "start" : "center" });
 }
 
-/** What is of an earlier version is not there to be deleted. */
+/** A document of an earlier version cannot be deleted. */
 function facts(found, at) {
   const isWeb = /^https?:\/\//.test(found.url);
   return make("div", { class: "facts" },
@@ -85,7 +91,7 @@ async function showGraph(route, title, body, signal) {
   const centre = route.entity || route.doc;
   title.textContent = route.entity ? `“${centre}”` : titles.get(centre) || centre;
   if (!around.entities.length) {
-    body.replaceChildren(make("p", {}, "Nothing here is linked to anything else."));
+    body.replaceChildren(make("p", {}, "This document mentions no name that another document mentions."));
     return;
   }
   body.replaceChildren(

@@ -1,17 +1,18 @@
-// Search as you type: one request under way at a time, the newest question next, and answers to old ones dropped.
+// Search as you type: one request at a time, then the newest query. Answers to older queries are dropped.
 
 import { post } from "./api.js";
-import { amount, draw, empty, make, marked, places, problem } from "./dom.js";
+import { amount, draw, empty, emptyKb, lifecycleTags, make, places, problem } from "./dom.js";
+import { renderSnippet } from "./markdown.js";
 import { amend, current, go, link } from "./route.js";
 
 const HITS = 10;
 const WINDOW = 420;
 const MODES = [
-  ["hybrid", "Hybrid", "keywords and meaning"],
-  ["keyword", "Keyword", "the words themselves"],
-  ["vector", "Meaning", "what is near in meaning"],
-  ["graph", "Graph", "along what documents name"],
-  ["adaptive", "Adaptive", "graph where it helps"],
+  ["hybrid", "Hybrid", "Keywords and meaning"],
+  ["keyword", "Keyword", "Exact words"],
+  ["vector", "Meaning", "Similar meaning"],
+  ["graph", "Graph", "Documents linked by the names they mention"],
+  ["adaptive", "Adaptive", "Hybrid, and the graph where it helps"],
 ];
 const PARTS = {
   keyword: "keywords",
@@ -30,7 +31,7 @@ export function mount(root) {
     "aria-describedby": "search-hint", enterkeyhint: "search", "aria-label": "Search",
   });
   mode = make("select", { id: "mode" }, MODES.map(([value, name, text]) => make("option", { value, title: text }, name)));
-  filter = make("input", { id: "filter", type: "text", placeholder: "year>=2020, kind=file", autocomplete: "off", spellcheck: false });
+  filter = make("input", { id: "filter", type: "text", placeholder: "year>=2020, kind!=file", autocomplete: "off", spellcheck: false });
   past = make("div", { class: "row past", role: "status", "aria-live": "polite" });
   status = make("p", { class: "quiet status", role: "status", "aria-live": "polite" });
   list = make("ol", { class: "hits", id: "hits", "aria-label": "Passages found" });
@@ -62,7 +63,7 @@ function tellVersion(at) {
   if (past.dataset.at === at) return;
   past.dataset.at = at;
   past.replaceChildren(...(at ? [
-    make("span", {}, "You search ", make("strong", {}, `version ${at}`), ", not the current one."),
+    make("span", {}, "These results are from ", make("strong", {}, `version ${at}`), ", not from the current version."),
     make("a", { href: link({ at: "" }), onclick: leave }, "Search the current version"),
   ] : []));
 }
@@ -89,7 +90,8 @@ function typed() {
 
 function wanted() {
   const query = input.value.trim();
-  const conditions = filter.value.split(",").map((each) => each.trim()).filter(Boolean);
+  const isJson = filter.value.trim().startsWith("{");
+  const conditions = isJson ? [filter.value] : filter.value.split(",").map((each) => each.trim()).filter(Boolean);
   const { kb, at } = current();
   const value = { query, kb_id: kb, k: HITS, search_mode: mode.value, highlights: true, explain: true };
   if (at) value.at = at;
@@ -114,7 +116,7 @@ async function look(isForced = false) {
 async function answered(question, name) {
   if (!question.query) {
     shown([], question.query, "");
-    list.replaceChildren(make("li", { class: "bare" }, empty("Ask for anything", "Type a few words, an error code, or a question. Press / to come back here.")));
+    list.replaceChildren(make("li", { class: "bare" }, empty("Search this knowledge base", "Type a few words, an error code or a question. Press / to return to this field.")));
     return true;
   }
   try {
@@ -122,12 +124,11 @@ async function answered(question, name) {
     if (name !== asked) return false;
     const took = `${amount(found.results.length, "passage")} in ${found.took_ms.toFixed(1)} ms`;
     const way = found.mode_used === found.search_mode ? "" : ` · ${found.mode_used}`;
-    shown(found.results.map(card), question.query, took + way + (found.reason ? ` · ${found.reason}` : "") + (found.partial ? " · not all could be asked" : ""));
-    if (!found.results.length) list.replaceChildren(make("li", { class: "bare" }, empty("Nothing found", "Try other words, another mode, or fewer filters.")));
+    shown(found.results.map(card), question.query, took + way + (found.reason ? ` · ${found.reason}` : "") + (found.partial ? " · some shards could not be searched" : ""));
+    if (!found.results.length) list.replaceChildren(make("li", { class: "bare" }, empty("No results", "Try other words, another mode or fewer filters.")));
   } catch (fault) {
     if (name !== asked) return false;
-    const told = fault.code === "E201" ? empty("Nothing was stored yet", "Put documents in under Documents, or files into .pair/knowledge.") : problem(fault);
-    shown([make("li", { class: "bare" }, told)], question.query, "");
+    shown([make("li", { class: "bare" }, fault.code === "E201" ? emptyKb() : problem(fault))], question.query, "");
   }
   return true;
 }
@@ -151,9 +152,10 @@ function card(hit) {
     make("div", { class: "head" },
       make("h2", {}, make("a", { class: "title", href: link({ ...where, tab: "", entity: "" }) }, hit.title || hit.id)),
       score(hit)),
-    make("p", { class: "passage" }, tidied(marked(text, spans))),
+    make("p", { class: "passage" }, renderSnippet(text, { spans })),
     make("div", { class: "foot" },
       make("span", { class: "path" }, hit.id),
+      lifecycleTags(hit.lifecycle),
       Object.entries(hit.metadata).slice(0, 4).map(([name, value]) => make("span", { class: "tag" }, `${name}: ${said(value)}`)),
       hit.also_in.length ? make("span", { class: "tag" }, `also in ${hit.also_in_count ?? hit.also_in.length} more`) : null,
       make("a", { class: "quiet-link", href: link({ ...where, tab: "graph", entity: "" }), "aria-label": `Graph around ${hit.title || hit.id}` }, "Graph")));
@@ -165,7 +167,7 @@ export function said(value) {
 
 function score(hit) {
   const details = make("details", { class: "why" },
-    make("summary", { "aria-label": `Score ${hit.score.toFixed(2)}, how it came about` }, meter(hit.score), hit.score.toFixed(2)));
+    make("summary", { "aria-label": `Score ${hit.score.toFixed(2)}, show how it was computed` }, meter(hit.score), hit.score.toFixed(2)));
   // Few ask for it, and there are ten of them with every key.
   details.addEventListener("toggle", () => details.append(explained(hit)), { once: true });
   return details;
@@ -211,11 +213,6 @@ function bestWindow(content, highlights) {
 /** Offsets of JavaScript as offsets of characters, which is what `marked` takes. */
 function inCharacters(text, spans) {
   return spans.map((span) => span.map((offset) => [...text.slice(0, offset)].length));
-}
-
-/** A passage in one flow: line breaks and the marks of headings are for the whole document. */
-function tidied(parts) {
-  return parts.map((part) => (typeof part === "string" ? part.replace(/(^|\n)#{1,6} /g, "$1").replace(/\|(\s*:?-{3,}:?\s*\|)+/g, "").replace(/\s+/g, " ") : part));
 }
 
 function moved(event) {

@@ -1,4 +1,4 @@
-// How the server does: KBs with their shards and sizes, background work, and figures as they come.
+// The server: its KBs with shards and sizes, background jobs, and live metrics.
 
 import { get } from "./api.js";
 import { amount, badge, bytes, count, draw, make, problem, when } from "./dom.js";
@@ -18,7 +18,7 @@ export function mount(root) {
   root.append(make("h1", {}, "Server"), trouble,
     make("h2", {}, "Knowledge bases"), kbs,
     make("h2", {}, "Live"), charts,
-    make("h2", {}, "Background work"), jobs);
+    make("h2", {}, "Background jobs"), jobs);
   document.addEventListener("visibilitychange", () => {
     if (isShown) poll();
   });
@@ -43,7 +43,7 @@ async function listKbs() {
   try {
     const found = await get("/rag/kbs");
     kbs.replaceChildren(...found.kbs.map(kb));
-    if (!found.kbs.length) kbs.replaceChildren(make("p", { class: "quiet" }, "Nothing was stored yet."));
+    if (!found.kbs.length) kbs.replaceChildren(make("p", { class: "quiet" }, "No knowledge base has documents yet."));
   } catch (fault) {
     kbs.replaceChildren(problem(fault));
   }
@@ -63,7 +63,7 @@ function kb(each) {
       ["size", bytes(each.size_bytes)],
       ["in cache", bytes(each.cache.size_bytes || 0)],
       ["deleted, not yet compacted", each.deleted_documents ? count.format(each.deleted_documents) : null],
-      ["wants compaction", each.compaction_debt ? each.compaction_debt.replaceAll("_", " ") : null],
+      ["compaction due", each.compaction_debt ? each.compaction_debt.replaceAll("_", " ") : null],
       ["manifest", count.format(each.manifest_version)],
       ["embedder", each.embedder],
     ]));
@@ -71,9 +71,10 @@ function kb(each) {
 
 async function poll() {
   clearTimeout(timer);
-  if (document.hidden) return; // goes on when somebody looks again
+  if (document.hidden) return; // resumes when the page becomes visible
   try {
     const figures = await get("/metrics/app");
+    if (trouble.hasChildNodes()) listKbs(); // the server is back
     trouble.replaceChildren();
     note(figures);
     jobs.replaceChildren(...Object.entries(figures.background).map(job));
@@ -123,7 +124,7 @@ function chart(name, { unit, points }) {
   const first = WIDTH - step * (points.length - 1);
   const path = points.map((value, number) => `${(first + number * step).toFixed(1)},${(HEIGHT - 3 - (value / highest) * (HEIGHT - 8)).toFixed(1)}`);
   const last = points.at(-1);
-  const said = `${last >= 100 ? Math.round(last) : last.toFixed(1)}${unit}`;
+  const said = `${last >= 100 || Number.isInteger(last) ? Math.round(last) : last.toFixed(1)}${unit}`;
   return make("article", { class: "card chart" },
     make("div", { class: "row between" }, make("h3", {}, name), make("strong", {}, said)),
     draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${name}: ${said}`, preserveAspectRatio: "none" },
@@ -132,7 +133,7 @@ function chart(name, { unit, points }) {
 }
 
 function job([name, each]) {
-  const state = each.running ? ["running", "good"] : each.last_error ? ["failed", "bad"] : each.runs ? ["at rest", "good"] : ["not run yet", ""];
+  const state = each.running ? ["running", "good"] : each.last_error ? ["failed", "bad"] : each.runs ? ["idle", "good"] : ["not run yet", ""];
   return make("article", { class: "card" },
     make("div", { class: "row between" }, make("h3", {}, name), badge(...state)),
     pairs([

@@ -1,4 +1,4 @@
-// Sources that are synced: how each stands, and why.
+// Synced sources: the state of each, and the reason.
 
 import { get } from "./api.js";
 import { amount, badge, empty, make, problem, when } from "./dom.js";
@@ -15,7 +15,7 @@ export function mount(root) {
   more = make("div", { class: "row end" });
   root.append(make("h1", {}, "Sources"), summary,
     make("div", { class: "row" }, make("label", { for: "state" }, "State"), state,
-      make("button", { type: "button", class: "plain", onclick: load }, "Look again")),
+      make("button", { type: "button", class: "plain", onclick: load }, "Refresh")),
     list, more);
 }
 
@@ -33,7 +33,7 @@ async function load() {
     summary.replaceChildren(...tiles(found));
     const rows = [...(await troubled(found)), ...found.sources.filter((each) => state.value || !isTrouble(each.state))];
     list.replaceChildren(...rows.map(row));
-    if (!found.sources.length) list.replaceChildren(make("li", {}, empty("No sources", "Put files into .pair/knowledge or addresses into .pair/links.txt.")));
+    if (!found.sources.length) list.replaceChildren(make("li", {}, empty("No sources", "Add a folder or a site: pair add ./docs")));
     goOn(found.next);
   } catch (fault) {
     list.replaceChildren(make("li", {}, problem(fault)));
@@ -44,7 +44,7 @@ function isTrouble(name) {
   return name === "failing" || name === "pending";
 }
 
-/** What wants attention comes first, wherever its name puts it. */
+/** Sources that fail or are pending come first, whatever their name. */
 async function troubled({ states }) {
   if (state.value) return [];
   const names = Object.keys(states).filter(isTrouble).sort();
@@ -67,11 +67,11 @@ function tile(name, ...content) {
 }
 
 function tiles({ enabled, run, states }) {
-  const doing = !enabled ? "off" : run.running ? "running now" : run.last_error ? "failed" : "at rest";
+  const doing = !enabled ? "off" : run.running ? "running now" : run.last_error ? "failed" : "idle";
   const found = [tile("Sync", badge(doing, run.last_error ? "bad" : enabled ? "good" : ""))];
   for (const [name, kind] of Object.entries(KINDS)) if (states[name]) found.push(tile(name, badge(String(states[name]), kind)));
   if (run.last_started_at) found.push(tile("Last run", when(run.last_started_at)));
-  if (enabled) found.push(tile("Looks every", amount(run.interval_seconds, "second")));
+  if (enabled) found.push(tile("Interval", amount(run.interval_seconds, "second")));
   if (run.last_error) found.push(make("p", { class: "problem" }, run.last_error));
   return found;
 }

@@ -1,19 +1,19 @@
-// Versions: what there is to go back to, what changed between two of them, and going back.
+// Versions: list them, compare two of them, and roll back.
 
 import { get, post } from "./api.js";
-import { amount, badge, confirmed, empty, make, problem, say, when } from "./dom.js";
+import { amount, badge, confirmed, emptyKb, make, problem, say, when } from "./dom.js";
 import { current, go, link } from "./route.js";
 
 const CAUSES = {
   upsert: "documents stored", delete: "documents deleted", compact: "shards compacted", collect: "garbage collected",
-  reembed: "embedded anew", release: "sync goes on", install: "package installed", import: "imported", repair: "repaired",
+  reembed: "re-embedded", release: "sync resumed", install: "package installed", import: "imported", repair: "repaired",
 };
 const CHANGES = { added: "good", removed: "bad", changed: "warn" };
 const PAGE = 50;
 
 let from, to, withTexts, told, lines, list, changed, latest, mayRollBack, picked;
 
-/** `onChange`: what to do when another version is the current one. */
+/** `onChange` is called after a rollback. */
 export function mount(root, onChange) {
   changed = onChange;
   from = make("select", { id: "version-from", onchange: pick });
@@ -52,12 +52,12 @@ async function load() {
     list.replaceChildren(...found.versions.map(row));
     const options = () => found.versions.map((each) => make("option", { value: each.version }, nameOf(each)));
     from.replaceChildren(make("option", { value: "" }, "–"), ...options());
-    to.replaceChildren(make("option", { value: "" }, "the current one"), ...options());
+    to.replaceChildren(make("option", { value: "" }, "the current version"), ...options());
     choose(current());
   } catch (fault) {
     if (mine !== latest) return;
     head("");
-    list.replaceChildren(make("li", {}, fault.code === "E201" ? empty("Nothing was stored yet", "Every change makes a version.") : problem(fault)));
+    list.replaceChildren(make("li", {}, fault.code === "E201" ? emptyKb() : problem(fault)));
   }
 }
 
@@ -66,14 +66,14 @@ function nameOf(each) {
 }
 
 function causeOf(each) {
-  return each.made_by === "rollback" ? `back to version ${each.restored}` : CAUSES[each.made_by] || "";
+  return each.made_by === "rollback" ? `rolled back to version ${each.restored}` : CAUSES[each.made_by] || "";
 }
 
 function row(each) {
   const act = [];
   if (!each.current) {
-    act.push(make("a", { class: "quiet-link", href: link({ view: "search", at: String(each.version), a: "", b: "" }), "aria-label": `Search in version ${each.version}` }, "Search in it"));
-    act.push(make("a", { class: "quiet-link", href: link({ a: String(each.version), b: "" }), "aria-label": `What changed since version ${each.version}` }, "What changed since"));
+    act.push(make("a", { class: "quiet-link", href: link({ view: "search", at: String(each.version), a: "", b: "" }), "aria-label": `Search in version ${each.version}` }, "Search this version"));
+    act.push(make("a", { class: "quiet-link", href: link({ a: String(each.version), b: "" }), "aria-label": `What changed since version ${each.version}` }, "Changes since"));
     if (mayRollBack) act.push(make("button", { type: "button", class: "plain", "aria-label": `Roll back to version ${each.version}`, onclick: () => rollBack(each) }, "Roll back"));
   }
   return make("li", { class: "line" },
@@ -89,7 +89,7 @@ function pick() {
   go(link({ a: from.value, b: to.value }));
 }
 
-/** What the address says is chosen. */
+/** Select the versions that the address names. */
 function choose(route) {
   picked = pickedIn(route);
   for (const [field, value] of [[from, route.a], [to, route.b]]) {
@@ -123,7 +123,7 @@ function tell(found, asked) {
   goOn(found, { ...asked, a: found.a, b: found.b }, items, more);
 }
 
-/** The heading, which is read out, and what stands below it, which is not. */
+/** Show a heading, which screen readers announce, and what is below it. */
 function head(heading, ...below) {
   told.hidden = !heading;
   told.textContent = heading;
@@ -143,9 +143,9 @@ function goOn(found, asked, items, more) {
 function item(each) {
   return make("li", { class: "card" },
     make("div", { class: "head" }, badge(each.change, CHANGES[each.change]), make("h3", {}, each.id)),
-    each.entry.length ? differing(each.entry) : make("p", { class: "quiet" }, "Its description stays as it is."),
+    each.entry.length ? differing(each.entry) : make("p", { class: "quiet" }, "Its index entry did not change."),
     each.text?.length ? differing(each.text) : null,
-    each.left_out_lines ? make("p", { class: "quiet" }, `${amount(each.left_out_lines, "line")} more are not shown.`) : null);
+    each.left_out_lines ? make("p", { class: "quiet" }, `${amount(each.left_out_lines, "more line")} not shown.`) : null);
 }
 
 function differing(parts) {
@@ -158,14 +158,14 @@ function differing(parts) {
 async function rollBack(each) {
   const asked = {
     title: `Roll back to version ${each.version}?`,
-    text: `Everybody will find ${amount(each.documents, "document")} as of ${new Date(each.created_at).toLocaleString()}. Nothing is lost: this is a version itself. Sync leaves it as it is until somebody syncs on purpose.`,
-    no: "Leave it",
+    text: `The KB returns to ${amount(each.documents, "document")} as of ${new Date(each.created_at).toLocaleString()}. The rollback is a new version, so nothing is lost. Background sync pauses until you run a sync.`,
+    no: "Cancel",
     yes: "Roll back",
   };
   if (!(await confirmed(asked))) return;
   try {
     const done = await post("/rag/rollback", { kb_id: current().kb, version: each.version });
-    say(`Back to version ${done.restored}; this is version ${done.manifest_version}`);
+    say(`Rolled back to version ${done.restored}. The current version is ${done.manifest_version}.`);
     changed();
   } catch (fault) {
     say(`${fault.message}${fault.suggestion ? `. ${fault.suggestion}` : ""}`);

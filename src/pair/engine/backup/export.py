@@ -1,13 +1,12 @@
-"""Export all live documents of a KB, as one manifest has them, into one file of JSON lines; and read such a file.
+"""Export all live documents of one version of a KB to a file of JSON lines, and read such a file.
 
-The lines are a header, one line for each document by id, with its chunks, graph and vectors, and a trailer: the number
-of documents and the SHA-256 of all lines before it.
+The lines are a header; one line for each document, ordered by id, with its chunks, graph and vectors; and a trailer
+with the number of documents and the SHA-256 of all lines before it.
 Invariants
-    The file shows one state of the KB: before the first line its shards are held open, or all lines are on disk.
-    No more than one document is in memory, and no more of the cache is held than it may take.
-    The same documents make the same bytes, however they are spread over shards.
-    A file is checked to be whole and unchanged before any document of it is used.
-    A file of a newer format is refused.
+    The file is one state of the KB: before the first line is written, all shards are open or all lines are on disk.
+    One document is in memory at a time, and the cache stays within its limit.
+    The same documents make the same bytes, however they are divided into shards.
+    A file is verified before any document of it is used. A file of a newer format is refused.
 """
 
 import base64
@@ -20,7 +19,7 @@ import json
 import mmap
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, cast
@@ -31,8 +30,7 @@ import numpy.typing as npt
 
 from pair import errors, files
 from pair.engine.format.array_file import load_json
-from pair.engine.format.columns import Header, PreparedDocument, StoredGraphs, Vectors
-from pair.engine.format.graph_index import GraphIndex
+from pair.engine.format.columns import Header, PreparedDocument, Vectors
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.settings import EngineSettings
@@ -46,7 +44,7 @@ FORMAT_VERSION = 1
 _MOST_LINE_BYTES = 1 << 27
 _MOST_RATIO = 100
 _FREE_BYTES = 1 << 24
-"""How much a packed file may grow: so many times over, and by so many bytes. Texts grow 3 to 20 times."""
+"""A compressed file may unpack to this many times its size, and this many bytes more. Texts grow 3 to 20 times."""
 _GZIP = b"\x1f\x8b"
 
 _Name = Annotated[str, msgspec.Meta(pattern="^[^\ud800-\udfff]*$")]
@@ -57,7 +55,7 @@ _Weight = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_inf
 
 
 class LinesHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line, which describes all others. The order of the fields is that of the file."""
+    """The first line, which describes all others, with its fields in the order of the file."""
 
     format: Literal["pair-documents"] = FORMAT
     format_version: int = FORMAT_VERSION
@@ -66,7 +64,7 @@ class LinesHeader(msgspec.Struct, frozen=True, kw_only=True):
     embedder: _Name
     dimension: Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
     hashed_as: _Name
-    """The embedder that content hashes name, where it is not `embedder`."""
+    """The embedder that content hashes name, if it is not `embedder`."""
     documents: _Count
     chunks: _Count
     has_vectors: bool = msgspec.field(name="vectors")
@@ -96,24 +94,9 @@ class _DocumentLine(msgspec.Struct):
     graph: _GraphLine | msgspec.UnsetType = msgspec.UNSET
 
 
-# ── writing ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def write_lines(stream: BinaryIO, header: LinesHeader, lines: Iterable[bytes]) -> tuple[int, str]:
-    """Write the lines of an export; return the number of documents and the SHA-256 of all lines but the last."""
-    digest = hashlib.sha256()
-    documents = -1
-    for line in itertools.chain([_to_line(msgspec.to_builtins(header))], lines):
-        digest.update(line)
-        stream.write(line)
-        documents += 1
-    stream.write(_to_line({"end": {"documents": documents, "sha256": digest.hexdigest()}}))
-    return documents, digest.hexdigest()
-
-
 @contextlib.contextmanager
 def open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """Open a file that appears when the block ends without an error, packed if its name ends in .gz; or a stream."""
+    """Give the stream, or a stream to a file that appears if the block succeeds. Compress a file named `.gz`."""
     if not isinstance(target, Path):
         yield target
         return
@@ -139,40 +122,30 @@ def _to_line(value: dict[str, Any]) -> bytes:
 def format_document(document: PreparedDocument, *, has_vectors: bool) -> bytes:
     """Return the line of a document."""
     header, graph = document.header, document.graph
-    value = {
-        "id": header.id,
-        "title": header.title,
-        "url": header.url,
-        "owner": header.owner,
-        "metadata": header.metadata,
-        "content_hash": header.content_hash,
-        "text": document.text,
-        "chunks": [
-            {
-                "start": chunk.start,
-                "end": chunk.end,
-                **({"context": chunk.context} if chunk.context else {}),
-                **({"vector": base64.b64encode(vector.astype("<f4").tobytes()).decode()} if has_vectors else {}),
-            }
-            for chunk, vector in zip(document.chunks, document.vectors, strict=True)
-        ],
-        **({} if graph is NO_GRAPH else {"graph": {"mentions": graph.mentions, "edges": graph.edges}}),
-    }
+    names = ("id", "title", "url", "owner", "metadata", "content_hash")
+    value: dict[str, Any] = {name: getattr(header, name) for name in names}
+    value |= {"text": document.text, "chunks": []}
+    for chunk, vector in zip(document.chunks, document.vectors, strict=True):
+        entry: dict[str, Any] = {"start": chunk.start, "end": chunk.end}
+        if chunk.context:
+            entry["context"] = chunk.context
+        if has_vectors:
+            entry["vector"] = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        value["chunks"].append(entry)
+    if graph is not NO_GRAPH:
+        value["graph"] = {"mentions": graph.mentions, "edges": graph.edges}
     return _to_line(value)
-
-
-# ── reading ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentLines:
-    """An exported file. Reading it raises E224, E225; E003 and E010 for a file that cannot be read."""
+    """An exported file. Its methods raise E224, E225; E003 and E010 for a file that cannot be read."""
 
     path: Path
     header: LinesHeader
 
     def verify(self) -> None:
-        """Check that the file is, byte for byte, what was written."""
+        """Check that the file is complete and unchanged."""
         digest = hashlib.sha256()
         count, last = -1, b""
         for line in _read_lines(self.path):
@@ -191,7 +164,7 @@ class DocumentLines:
             raise errors.export_damaged(str(self.path), "it holds another number of documents than it says")
 
     def documents(self) -> Iterator[PreparedDocument]:
-        """Read the documents by id; without vectors where the file has none."""
+        """Yield the documents in the order of ids; without vectors if the file has none."""
         before = ""
         lines = _read_lines(self.path)
         next(lines, b"")
@@ -199,13 +172,11 @@ class DocumentLines:
             try:
                 document = _parse_document(next(lines, b""), self.header)
             except ValueError as fault:
-                raise errors.export_not_understood(
-                    str(self.path), f"line {number} is not a document: {fault}"
-                ) from fault
+                reason = f"line {number} is not a document: {fault}"
+                raise errors.export_not_understood(str(self.path), reason) from fault
             if document.header.id <= before:
-                raise errors.export_not_understood(
-                    str(self.path), f"line {number}: documents are not in the order of their ids"
-                )
+                reason = f"line {number}: documents are not in the order of their ids"
+                raise errors.export_not_understood(str(self.path), reason)
             before = document.header.id
             yield document
 
@@ -232,23 +203,23 @@ def _read_lines(path: Path) -> Iterator[bytes]:
         raw.seek(0)
         stream: Any = gzip.GzipFile(fileobj=raw) if is_packed else raw
         left = _MOST_RATIO * path.stat().st_size + _FREE_BYTES
+        reason = ""
         try:
             while line := stream.readline(min(_MOST_LINE_BYTES, left)):
+                left -= len(line)
                 if len(line) == _MOST_LINE_BYTES:
                     reason = f"a line is longer than {_MOST_LINE_BYTES:,} bytes"
+                elif left <= 0:
+                    reason = f"it unpacks to more than {_MOST_RATIO} times its size"
+                if reason:
                     raise errors.export_not_understood(str(path), reason)
-                left -= len(line)
-                if left <= 0:
-                    raise errors.export_not_understood(
-                        str(path), f"it unpacks to more than {_MOST_RATIO} times its size"
-                    )
                 yield line
         except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
             raise errors.export_damaged(str(path), "it cannot be unpacked to its end") from fault
 
 
 def _parse_document(line: bytes, header: LinesHeader) -> PreparedDocument:
-    """Raises ValueError."""
+    """Parse the line of a document. Raises ValueError."""
     value = msgspec.convert(load_json(line), _DocumentLine)
     json.dumps(value.metadata, allow_nan=False)
     chunks: list[Chunk] = []
@@ -258,22 +229,17 @@ def _parse_document(line: bytes, header: LinesHeader) -> PreparedDocument:
             raise ValueError("a chunk is not within the text")
         chunks.append(Chunk(value.text[chunk.start : chunk.end], chunk.start, chunk.end, chunk.context))
         begin = chunk.end
-    vectors = np.empty((0, header.dimension), np.float32)
+    vectors: Vectors = np.empty((0, header.dimension), np.float32)
     if header.has_vectors and chunks:
-        vectors = np.stack([_decode_vector(chunk.vector, header.dimension) for chunk in value.chunks])
+        packed = [base64.b64decode(chunk.vector, validate=True) for chunk in value.chunks]
+        if any(len(vector) != 4 * header.dimension for vector in packed):
+            raise ValueError("a vector has a wrong size")
+        vectors = np.frombuffer(b"".join(packed), "<f4").astype(np.float32).reshape(-1, header.dimension)
+        if not np.isfinite(vectors).all():
+            raise ValueError("a vector has a value that is not a finite number")
     graph = NO_GRAPH if value.graph is msgspec.UNSET else GraphRows(value.graph.mentions, value.graph.edges)
     own_header = Header(value.id, value.owner, value.title, value.url, value.metadata, value.content_hash)
     return PreparedDocument(own_header, value.text, tuple(chunks), vectors, graph)
-
-
-def _decode_vector(text: str, dimension: int) -> Vectors:
-    vector = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
-    if len(vector) != dimension or not np.isfinite(vector).all():
-        raise ValueError("a vector cannot be")
-    return vector
-
-
-# ── exporting a KB ─────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,20 +250,19 @@ class ExportReport:
     manifest_version: int
     embedder: str
     sha256: str
-    """Hash of all lines but the last."""
+    """Hash of all lines except the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     vectors: bool
     on_progress: Callable[[int, int], None]
-    """Called with the number of documents that are done, and of all documents."""
+    """Called with the number of exported documents, and of all documents."""
 
 
 def count_export_bytes(shard: ShardRef) -> int:
-    """Count the bytes of the files that an export reads of a shard."""
-    is_older = shard.graph_available and "graph" not in shard.files
-    return sum(file.size_bytes for role, file in shard.files.items() if role != "rows" or is_older)
+    """Count the bytes of the files of a shard that an export reads."""
+    return sum(file.size_bytes for role, file in shard.files.items() if role != "rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,24 +273,20 @@ class Snapshot:
     chunks: int
     """The number of live chunks."""
     lines: Iterator[bytes]
-    """The lines of all documents by id."""
+    """The lines of all documents, in the order of ids."""
 
 
 def take_snapshot(
     manifest: Manifest, context: EngineContext, options: ExportOptions, cleanup: contextlib.ExitStack
 ) -> Snapshot:
-    """Hold all shards open, or write the lines to disk where the cache does not hold all shards at once.
+    """Open all shards; or write the lines to disk if the cache cannot hold all shards at once.
 
-    `cleanup`: to be closed when the lines are read.
-    Raises ShardMissingError, E205 when the cache does not hold one shard, E206, E207, E010.
+    `cleanup`: close it after the last line.
+    Raises ShardMissingError, E205 if the cache cannot hold one shard, E206, E207, E010.
     """
-    if context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
-        return _hold_snapshot(manifest, context, options)
-    folder = cleanup.enter_context(scratch_folder(context.cache))
-    return _spool_snapshot(manifest, context, folder, options)
-
-
-def _hold_snapshot(manifest: Manifest, context: EngineContext, options: ExportOptions) -> Snapshot:
+    if not context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
+        folder = cleanup.enter_context(scratch_folder(context.cache))
+        return _spool_snapshot(manifest, context, folder, options)
     shards = [_HeldShard(shard, context) for shard in manifest.shards]
 
     def read_lines() -> Iterator[bytes]:
@@ -338,7 +299,7 @@ def _hold_snapshot(manifest: Manifest, context: EngineContext, options: ExportOp
 
 
 def _spool_snapshot(manifest: Manifest, context: EngineContext, folder: Path, options: ExportOptions) -> Snapshot:
-    """Write the lines to disk, shard after shard."""
+    """Write the lines to disk, one shard after another."""
     path, ends, chunks = folder / "lines", [0], 0
     done = itertools.count(1)
     with path.open("xb") as spool:
@@ -354,9 +315,7 @@ def _spool_snapshot(manifest: Manifest, context: EngineContext, folder: Path, op
 
 
 def _spool_shard(shard: "_HeldShard", spool: BinaryIO, *, has_vectors: bool, on_line: Callable[[], None]) -> int:
-    """Write ids and lines of a shard; return the number of its chunks. The caller keeps no reference: the next shard is
-    opened when this one may be evicted.
-    """
+    """Write the ids and lines of a shard; return the number of its chunks. Afterwards the shard may be evicted."""
     for listed in shard.list_documents():
         spool.write(json.dumps(listed.id).encode() + b"\n")
         spool.write(format_document(shard.read_document(listed), has_vectors=has_vectors))
@@ -365,13 +324,13 @@ def _spool_shard(shard: "_HeldShard", spool: BinaryIO, *, has_vectors: bool, on_
 
 
 def _merge_spool(path: Path, ends: Sequence[int]) -> Iterator[bytes]:
-    """Yield the lines by id. `ends`: where the lines of each shard end; the first is 0."""
+    """Yield the lines in the order of ids. `ends`: 0, and the end of the lines of each shard."""
     if not ends[-1]:
         return
     with path.open("rb") as spool, mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content:
 
         def read_shard(begin: int, end: int) -> Iterator[tuple[str, int, int]]:
-            """Yield each id, and where its line begins and ends."""
+            """Yield each id, and the start and the end of its line."""
             while begin < end:
                 middle = content.find(b"\n", begin) + 1
                 behind = content.find(b"\n", middle) + 1
@@ -386,13 +345,12 @@ def _merge_spool(path: Path, ends: Sequence[int]) -> Iterator[bytes]:
 class _HeldShard:
     def __init__(self, ref: ShardRef, context: EngineContext) -> None:
         self._ref = ref
-        self._opened = opened = context.cache.open(ref)  # keeps its files from being evicted
+        self._opened = opened = context.cache.open(ref)  # a reference prevents eviction
         self._settings = context.settings
         self._ids = opened.ids()
         self._search: SearchFile = opened.search(0.0)
         self._keywords = opened.keywords()
-        graph = opened.graph()
-        self._graphs: GraphIndex | StoredGraphs = opened.stored_graphs() if graph is None else graph
+        self._graph = opened.graph()
 
     @property
     def live_chunks(self) -> int:
@@ -404,17 +362,15 @@ class _HeldShard:
     def read_document(self, listed: ListedDocument) -> PreparedDocument:
         lengths = None if self._keywords is None else self._keywords.lengths
         document = read_document(self._search, listed.doc, lengths, self._settings)
-        if not self._ref.graph_available:
+        if self._graph is None:
             return document
-        if isinstance(self._graphs, GraphIndex):
-            return replace(document, graph=self._graphs.read_graph(self._search.rows_of_document(listed.doc)))
-        return replace(document, graph=self._graphs.get(listed.doc, GraphRows((), ())))
+        return replace(document, graph=self._graph.read_graph(self._search.rows_of_document(listed.doc)))
 
 
 def read_document(
     search: SearchFile, doc: int, lengths: npt.NDArray[np.uint32] | None, settings: EngineSettings
 ) -> PreparedDocument:
-    """Return a document of a shard, without its graph. `lengths`: of all rows, if there is a keyword index."""
+    """Return a document of a shard, without its graph. `lengths`: words of all rows, if they are indexed."""
     header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
     ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
     own_lengths = None if lengths is None else lengths[rows].tolist()
@@ -423,7 +379,7 @@ def read_document(
 
 
 def export_documents(snapshot: Snapshot, target: Path | BinaryIO, options: ExportOptions) -> ExportReport:
-    """Raises E010. A file appears whole or not at all."""
+    """Write an export. A file appears complete or not at all. Raises E010."""
     manifest = snapshot.manifest
     header = LinesHeader(
         kb_id=manifest.kb_id,
@@ -435,6 +391,12 @@ def export_documents(snapshot: Snapshot, target: Path | BinaryIO, options: Expor
         manifest_version=manifest.number,
         has_vectors=options.vectors,
     )
+    digest, documents = hashlib.sha256(), -1
     with open_target(target) as stream:
-        documents, digest = write_lines(stream, header, snapshot.lines)
-    return ExportReport(manifest.kb_id, documents, header.chunks, manifest.number, manifest.embedder, digest)
+        for line in itertools.chain([_to_line(msgspec.to_builtins(header))], snapshot.lines):
+            digest.update(line)
+            stream.write(line)
+            documents += 1
+        sha256 = digest.hexdigest()
+        stream.write(_to_line({"end": {"documents": documents, "sha256": sha256}}))
+    return ExportReport(manifest.kb_id, documents, header.chunks, manifest.number, manifest.embedder, sha256)

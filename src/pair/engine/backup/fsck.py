@@ -1,15 +1,13 @@
-"""Find damage in a KB, and repair it, while others read and write.
+"""Find damage in a KB and repair it, without blocking readers and writers.
 
-Damage is repaired from, in this order: a copy of the very bytes; the other files of the shard; the synced sources.
-Documents of sources are dropped here, and the caller stores them again.
+Damage is repaired from, in this order: a copy of the file; the other files of the shard; the synced sources. Documents
+of sources are dropped here, and the caller stores them again.
 Invariants
-    A shard that vanished because no manifest names it any more is no damage: the manifest is read again first.
-    A document is dropped only if a source has it. Lost documents, and versions that cannot be restored, are given up
-    only when the caller says so.
-    The lease is held for swaps only. What cannot be repaired stays as it is.
-    A manifest is restored as a new one with the shards of a copy: a reader of the lost one goes on from there. The copy
-    is the one whose commit the damaged bytes still name, else the newest that can be read. Where a manifest is missing
-    and there is no copy, an empty one is put only for a caller that gives up what is lost.
+    A missing shard that the current manifest no longer names is not damage, so the manifest is read again first.
+    A document is dropped only if a source has it. Lost documents and versions are dropped only on request.
+    The lease is held only for swaps. Damage without a remedy is not changed.
+    A lost manifest is replaced by a new one with the shards of a copy: the copy whose commit the damaged bytes name,
+    else the newest readable one. Without a copy, an empty manifest is written only on request.
 """
 
 import contextlib
@@ -53,18 +51,18 @@ _COMMIT = re.compile(rb'"commit_id":"([0-9a-f]{8,64})"')
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One file that is not what it should be."""
+    """One damaged or missing file."""
 
     key: str = msgspec.field(name="file")
     reason: str
     documents: int
-    """Live documents that the file is part of; of a manifest, all."""
+    """Number of live documents of the shard; of all documents for a manifest."""
     ids: tuple[str, ...] = ()
-    """Ids of lost documents, as far as they are known."""
+    """Ids of lost documents, if known."""
     remedy: str = ""
-    """What it can be repaired from, or was; empty when it cannot."""
+    """What the file can be, or was, repaired from; empty if it cannot be repaired."""
     is_repaired: bool = msgspec.field(name="repaired", default=False)
-    """Without a remedy: it was given up."""
+    """Whether the file was repaired; without a remedy, whether it was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +75,19 @@ class FsckOptions:
     obtainable_owner: str = ""
     """Owner of the documents that can be stored again."""
     list_obtainable: Callable[[], frozenset[str]] = frozenset
-    """Returns their ids. Called only if something is lost: it reads all of them."""
+    """Returns the ids of these documents. It is slow, and called only if something is lost."""
 
 
 class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
     kb_id: str
     manifest_version: int
     is_sound: bool = msgspec.field(name="sound")
-    """Every fault is repaired."""
+    """Whether every fault is repaired."""
     shards: int
     files: int
     size_bytes: int
     dropped: int
-    """Documents that the KB no longer holds: those that sources have are to be stored again."""
+    """Number of documents that were dropped. The caller stores those of sources again."""
     faults: tuple[Fault, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -98,17 +96,17 @@ class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class _LostShard:
-    """A shard that neither copies nor its other files bring back."""
+    """A shard that neither copies nor its other files can restore."""
 
     ref: ShardRef
     faults: Mapping[FileRole, str]
     listed: list[ListedDocument] | None
-    """Its live documents; None when they are not known."""
+    """The live documents; None if they are unknown."""
 
 
 @dataclass(eq=False)
 class Fsck:
-    """One check of all that is stored. Used once."""
+    """One check of a KB. Used once."""
 
     context: EngineContext
     store: BlobStore
@@ -116,7 +114,7 @@ class Fsck:
     preparation: Preparation
     options: FsckOptions
     on_progress: Callable[[int, int], None]
-    """Called with the bytes that were checked, and all of them."""
+    """Called with the number of checked bytes, and of all bytes."""
     _replicas: Replicas = field(init=False)
     _faults: list[Fault] = field(default_factory=list)
     _shards: int = 0
@@ -125,10 +123,13 @@ class Fsck:
     _dropped: int = 0
     _lost: list[_LostShard] = field(default_factory=list)
     _named: tuple[Version, frozenset[str]] | None = None
-    """Folders of shards that a kept version names, or the current manifest, which has this version."""
+    """The version of the current manifest, and the folders that it or a kept version names."""
 
     def run(self) -> FsckReport:
-        """Raises E201, E003, E225, E206, E010; ModelError where texts have to be embedded again."""
+        """Check the KB, and repair it if that is wanted.
+
+        Raises E201, E003, E225, E206, E010; ModelError if texts must be embedded and the model fails.
+        """
         self._replicas = Replicas(self.context.kb_id, self.context.cache, self.store, self.options.archives)
         if self.options.repair:
             self.context.manifests.refuse_past()
@@ -159,12 +160,10 @@ class Fsck:
         for role, reason in faults.items():
             self._faults.append(Fault(shard.key(role), reason, shard.live_documents, tuple(ids), remedy, is_repaired))
 
-    # The manifest
-
     def _repair_manifest(self) -> Manifest | None:
-        """Return the current manifest, or the copy that it can be, or was, restored from; None without any.
+        """Return the current manifest, or the copy that it can be, or was, restored from; None if there is none.
 
-        Raises E201 for a KB of which there is nothing; E203 and what a swap raises.
+        Raises E201 for a KB that does not exist; E203 and what a swap raises.
         """
         manifests = self.context.manifests
         try:
@@ -207,7 +206,7 @@ class Fsck:
         return None
 
     def _restore_manifest(self, key: str, empty: Manifest | None) -> Manifest:
-        """Swap in a copy, after waiting for the lease as a writer does."""
+        """Wait for the lease as a writer does, and publish a copy."""
         context = self.context
         with context.hold_lease() as lease:
             blob = self.store.get(key)
@@ -219,7 +218,7 @@ class Fsck:
                 raise errors.stored_data_damaged(key, "there is no copy of it that can be read")
             now = context.manifests.now()
             after = copy.make_next(context.new_id(), now, copy.shards, "repair")
-            # When other shards were dropped is not known any more, and slow readers may still use them.
+            # The times when other shards were dropped are lost, and slow readers may still use these shards.
             stored = {info.key.rpartition("/")[0] for info in self.store.list(shards_prefix(after.kb_id))}
             at = now.astimezone(datetime.UTC).isoformat()
             dropped = tuple(DroppedShard(folder, at) for folder in sorted(stored - after.folders))
@@ -228,10 +227,8 @@ class Fsck:
             before = None if blob is None else StoredManifest(copy, blob.version)
             return context.manifests.swap(before, after).manifest
 
-    # Shards
-
     def _read_versions(self, current: Manifest, *, report: bool = False) -> list[tuple[ManifestCopy, Manifest]]:
-        """Return the kept versions, the current one among them. `report`: copies that cannot be read."""
+        """Return the kept versions with the current one. `report`: add unreadable copies to the faults."""
         history = self.context.manifests.history
         kept: list[tuple[ManifestCopy, Manifest]] = []
         for copy, manifest in history.read_all(history.copies(current).line):
@@ -242,7 +239,7 @@ class Fsck:
         return kept
 
     def _settle_copy(self, copy: ManifestCopy, current: Manifest, reason: str) -> None:
-        """Write the copy of the current manifest again. Another copy was all that was known of its version."""
+        """Write the copy of the current manifest again. The version of any other unreadable copy is lost."""
         is_current = copy.number == current.number
         is_repaired = self.options.repair and (is_current or self.options.drop_lost)
         if is_repaired and is_current:
@@ -252,7 +249,7 @@ class Fsck:
         self._faults.append(Fault(copy.key, reason, 0, (), "the manifest" if is_current else "", is_repaired))
 
     def _check_shards(self) -> Manifest:
-        """Check all shards, also those that others publish meanwhile; return the manifest that is current then."""
+        """Check all shards, even those published during the check; return the manifest that is then current."""
         seen: set[str] = set()
         published = self.context.manifests.require()
         kept = self._read_versions(published.manifest, report=True)
@@ -285,7 +282,7 @@ class Fsck:
                 self._repair_shard(verified, folder, embedder)
 
     def _is_named(self, shard: ShardRef) -> bool:
-        """Tell whether the current manifest or a kept version names the shard by now."""
+        """Return whether the current manifest or a kept version still names the shard."""
         published = self.context.manifests.require()
         if self._named is None or self._named[0] != published.version:
             kept = (manifest.folders for _, manifest in self._read_versions(published.manifest))
@@ -316,7 +313,7 @@ class Fsck:
             self._lost.append(_LostShard(shard, left, listed))
 
     def _rebuild(self, rebuilder: ShardRebuilder, roles: Sequence[FileRole], folder: Path) -> None:
-        """Upload the same bytes, if the rebuild gives them; else publish another shard with the same documents."""
+        """Rebuild a shard. Upload the files if their bytes are the same; else publish a new shard."""
         context, shard = self.context, rebuilder.ref
         collections = context.manifests.require().manifest.collections
         number = shard.shard_id.rpartition("-")[2]
@@ -335,7 +332,6 @@ class Fsck:
         context.manifests.upload([built])
 
         def replace_files(ref: ShardRef) -> ShardRef:
-            """Documents keep their numbers: deleted ones stay deleted."""
             vectors = built.ref if rebuilder.makes_vectors else ref
             return replace(
                 ref,
@@ -352,7 +348,7 @@ class Fsck:
             return tuple(replace_files(ref) if ref.folder == shard.folder else ref for ref in manifest.shards)
 
         def change(manifest: Manifest) -> Change[None]:
-            if manifest.collections != collections:  # the new shard may have been taken for garbage
+            if manifest.collections != collections:  # garbage collection may have deleted the new shard
                 context.manifests.upload([built])
             for copy, kept in self._read_versions(manifest):
                 if shard.folder in kept.folders:
@@ -363,18 +359,16 @@ class Fsck:
 
         commit(context, change, since=self.writer.began)
 
-    # Lost shards
-
     def _settle_lost(self, manifest: Manifest) -> None:
         if not self._lost:
             return
-        # A KB that was rolled back is behind its sources.
+        # After a rollback, the sources are newer than the KB.
         ids = frozenset() if manifest.restored else self.options.list_obtainable()
         unknown = {lost.ref.folder: lost.ref for lost in self._lost if lost.listed is None}
         known_ids: set[str] = set()
         for shard in manifest.shards if unknown else ():
             if shard.folder not in unknown:
-                with contextlib.suppress(ShardMissingError, errors.DataError):  # it is damaged, and reported
+                with contextlib.suppress(ShardMissingError, errors.DataError):  # the damage is reported elsewhere
                     known_ids |= {listed.id for listed in list_live(shard, self.context.cache.open(shard).ids())}
         lost_documents = sum(ref.live_documents for ref in unknown.values())
         is_all_unknown_obtainable = bool(unknown) and lost_documents == len(ids - known_ids)
@@ -391,7 +385,7 @@ class Fsck:
         self._settle_versions(self.context.manifests.require().manifest)
 
     def _settle_versions(self, current: Manifest) -> None:
-        """Report versions that need a lost shard: no rollback can restore them."""
+        """Report the versions that need a lost shard. A rollback cannot restore them."""
         folders = {lost.ref.folder for lost in self._lost}
         is_given_up = self.options.repair and self.options.drop_lost
         for copy, manifest in self._read_versions(current):
@@ -402,7 +396,10 @@ class Fsck:
                 self._faults.append(Fault(copy.key, reason, manifest.documents, is_repaired=is_given_up))
 
     def _settle(self, lost: _LostShard, numbers: list[int] | None, left: Sequence[str]) -> None:
-        """`numbers`: of documents that sources have; None for all of them. `left`: ids of those that they have not."""
+        """Drop the documents of a lost shard as the options say, and report the shard.
+
+        `numbers`: documents that a source has; None for all. `left`: ids of documents that no source has.
+        """
         shard, options = lost.ref, self.options
         is_dropped = numbers is None or options.drop_lost
         remedy = _SOURCES if numbers is None else ""

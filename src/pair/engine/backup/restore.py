@@ -1,10 +1,11 @@
-"""Import an export into a KB: documents as they were, or cut and embedded again; visible all at once.
+"""Import an export into a KB: documents with their chunks and vectors, or cut and embedded again.
 
 Invariants
-    The whole file is verified before the first document is stored, and one swap publishes all of them.
-    With vectors of this KB's embedder nothing is embedded: chunks, vectors, graphs, owners and content hashes are kept.
-    A document that is stored already is not written again.
-    An interrupted import that is run again finds the shards that it has built, as a bulk load does.
+    The whole file is verified before the first document is stored, and one swap publishes all documents.
+    If the file has vectors of this KB's embedder, nothing is embedded: chunks, vectors, graphs, owners and content
+    hashes are kept.
+    A document that is already stored is not written again.
+    If an import is interrupted, the next one finds the shards that it built, as a bulk load does.
 """
 
 import hashlib
@@ -24,24 +25,17 @@ from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.bulk_load import Built, deduplicate, require_records
 from pair.engine.write.commit import Change, EngineContext, next_manifest, next_moment, refuse_lost_shard
 from pair.engine.write.prepare import Batch, Preparation, embed_chunks, split_by_size
-from pair.engine.write.writer import (
-    Writer,
-    WriteReport,
-    cut_shards,
-    find_stored,
-    refuse_other_embedder,
-    scratch_folder,
-)
+from pair.engine.write.writer import Writer, WriteReport, cut_shards, find_stored, refuse_other_embedder, scratch_folder
 from pair.values import Document
 
 _TRIES = 5
 _NAMED = 10
 _DOCUMENT_BYTES = 200
-"""What a document takes besides its text and vectors."""
+"""Bytes of a document beyond its text and vectors."""
 
 
 class _OutdatedError(Exception):
-    """A document that was stored as the file has it is so no longer: the import has to compare again."""
+    """A stored document that equalled the one in the file has changed: the import has to compare again."""
 
 
 @dataclass(eq=False)
@@ -53,12 +47,12 @@ class Importer:
     preparation: Preparation
     records: PendingShards
     on_progress: Callable[[int, int], None]
-    """Called with the documents that are built or stored already, and all of them."""
+    """Called with the number of documents that are built or stored, and of all documents."""
     _unchanged: dict[bytes, bytes] = field(default_factory=dict)
-    """Content hashes of documents that are stored as the file has them, by identity."""
+    """Content hashes of the documents that are stored as in the file, by identity."""
 
     def run(self, file: DocumentLines, *, replace_all: bool = False, embed: bool = False) -> WriteReport:
-        """Import a file. `replace_all`: the KB becomes exactly the file. `embed`: cut and embed texts again.
+        """Import a file. `replace_all`: delete all other documents. `embed`: cut and embed texts again.
 
         Raises E224, E225, E226, E307, E304, E303; and what a bulk load raises.
         """
@@ -91,7 +85,11 @@ class Importer:
         built: list[Built] = []
         done = 0
         most_bytes = self.context.settings.build_part_bytes
-        for number, batch in enumerate(split_by_size(file.documents(), _count_bytes, sys.maxsize, most_bytes)):
+
+        def count_bytes(document: PreparedDocument) -> int:
+            return len(document.text.encode(errors="surrogatepass")) + document.vectors.nbytes + _DOCUMENT_BYTES
+
+        for number, batch in enumerate(split_by_size(file.documents(), count_bytes, sys.maxsize, most_bytes)):
             hashes = {document.header.id: document.header.content_hash for document in batch}
             if embed:
                 for own in self._split_by_owner(batch):
@@ -107,7 +105,7 @@ class Importer:
         return report
 
     def _describe_origin(self, header: LinesHeader, before: StoredManifest | None, *, embed: bool) -> Manifest:
-        """Return an empty manifest with the embedder of the vectors to store, and the one that content hashes name."""
+        """Return an empty manifest with the embedder of the new vectors and of the content hashes."""
         if not embed:
             origin = no_manifest(self.context.kb_id, header.embedder, header.dimension)
             return replace(origin, hashed_as=header.hashed_as)
@@ -116,7 +114,7 @@ class Importer:
         return replace(origin, hashed_as=before.manifest.hashed_as) if before and is_same else origin
 
     def _refuse_textless(self, file: DocumentLines, *, embed: bool) -> None:
-        """Raises E307 for documents whose vectors came with them, and which have no text to embed."""
+        """Raise E307 for documents that came with a vector and have no text to embed."""
         ids = [
             document.header.id
             for document in file.documents()
@@ -132,7 +130,7 @@ class Importer:
         before: StoredManifest | None,
         origin: Manifest,
     ) -> list[PreparedDocument]:
-        """Return the documents that are not stored as the file has them; note the others."""
+        """Return the documents that are not stored as in the file; remember the others as unchanged."""
         if before is None or before.manifest.embedder != origin.embedder:
             return list(batch)
         stored = find_stored(before.manifest, self.context.cache, [document.header.id for document in batch])
@@ -155,8 +153,6 @@ class Importer:
         size = self.context.settings.chunk_bytes
         return [Batch(own, owner, size, {}, {}) for owner, own in by_owner.items()]
 
-    # Building
-
     def _build(
         self,
         number: int,
@@ -166,11 +162,18 @@ class Importer:
         *,
         embed: bool,
     ) -> Built:
+        """Build and upload the shards of a part, unless an earlier run did."""
         context = self.context
-        key = _hash_part(changed, hashes, header, self.preparation.embedding.name)
+        # The same part of the same file has the same key in the next run.
+        models = f"import {header.embedder} {header.has_vectors} {self.preparation.embedding.name}"
+        digest = hashlib.sha256(models.encode())
+        for document in changed:
+            digest.update(hash_id(document.header.id) + bytes.fromhex(hashes[document.header.id]))
+            digest.update(document.vectors.astype("<f4").tobytes())
+        key = digest.hexdigest()[:40]
         earlier = self.records.find(key)
         if earlier is not None:
-            return Built(number, earlier.key, earlier.shards)
+            return Built(number, *earlier)
         prepared = list(changed)
         if embed:
             by_id: dict[str, PreparedDocument] = {}
@@ -189,8 +192,6 @@ class Importer:
             context.manifests.upload(shards)
         return Built(number, record, refs)
 
-    # Publishing
-
     def _publish(self, built: Sequence[Built], origin: Manifest, *, replace_all: bool) -> WriteReport:
         cache, commit_id = self.context.cache, self.context.new_id()
         fresh = deduplicate(built, cache, self.context.kb_id)
@@ -203,7 +204,7 @@ class Importer:
             added = fresh.missing_in(manifest)
             deleted = 0
             if replace_all:
-                # Another import may have published some of the new shards meanwhile.
+                # Another import may have published some of the new shards already.
                 folders = {shard.folder for shard in fresh.shards}
                 own = [shard for shard in fresh.shards if shard not in added]
                 others = [shard for shard in manifest.shards if shard.folder not in folders]
@@ -228,7 +229,7 @@ class Importer:
         return self.writer.write(change, empty=origin)
 
     def _keep_unchanged(self, shards: Sequence[ShardRef], manifest: Manifest, origin: Manifest) -> list[ShardRef]:
-        """Return these shards of the manifest without the documents that the file does not have."""
+        """Return these shards without the documents that the file lacks."""
         if not self._unchanged:
             return []
         if manifest.embedder != origin.embedder:
@@ -250,18 +251,3 @@ class Importer:
 
 def _count_live(shards: Sequence[ShardRef]) -> int:
     return sum(shard.live_documents for shard in shards)
-
-
-def _count_bytes(document: PreparedDocument) -> int:
-    return len(document.text.encode(errors="surrogatepass")) + document.vectors.nbytes + _DOCUMENT_BYTES
-
-
-def _hash_part(
-    changed: Sequence[PreparedDocument], hashes: Mapping[str, str], header: LinesHeader, embedder: str
-) -> str:
-    """Return a name for documents to store: the same part of the same file has the same one in the next run."""
-    digest = hashlib.sha256(f"import {header.embedder} {header.has_vectors} {embedder}".encode())
-    for document in changed:
-        digest.update(hash_id(document.header.id) + bytes.fromhex(hashes[document.header.id]))
-        digest.update(document.vectors.astype("<f4").tobytes())
-    return digest.hexdigest()[:40]

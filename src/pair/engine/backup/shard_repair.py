@@ -1,13 +1,13 @@
 """Verify the files of a shard, find copies of damaged ones, and rebuild a shard from its other files.
 
-What a rebuild needs    where it is
+What a rebuild needs    where it comes from
 texts, headers, chunks  .search, .duckdb
 vectors                 .search; else the texts are embedded again
 graphs                  .graph, .duckdb; else they are made again
 keywords                .keywords; else they are made again
 Invariants
-    Nothing here writes to the store, and files to verify are not read through the cache.
-    Documents keep their numbers, also deleted ones: the tombstones of every manifest stay true.
+    Nothing here writes to the store. Files to verify are not read through the cache.
+    All documents, even deleted ones, keep their numbers, so the tombstones of every manifest stay valid.
 """
 
 import itertools
@@ -39,6 +39,7 @@ from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.prepare import Preparation, embed_chunks, restore_chunks
 from pair.text.entity_rules import DocumentText
+from pair.values import GraphRows
 
 _PACKAGED_SHARDS = ".pair-index/shards/"
 
@@ -47,61 +48,50 @@ _PACKAGED_SHARDS = ".pair-index/shards/"
 class VerifiedShard:
     ref: ShardRef
     sound: Mapping[FileRole, Path]
-    """Local copies of the files that are as they should be."""
+    """Local copies of the undamaged files."""
     faults: Mapping[FileRole, str]
-    """What is wrong with the others."""
+    """The faults of the other files."""
     is_as_written: bool
-    """Every byte is what the manifest says: a fault was there from the beginning."""
+    """Whether every file has the hash in the manifest. Then a fault was written, and no copy can help."""
 
 
 def verify_shard(ref: ShardRef, store: BlobStore, folder: Path) -> VerifiedShard:
-    """Compare every byte of a shard with what its manifest says. `folder`: for copies. Raises E206, E010."""
+    """Download all files of a shard to `folder`, compare their hashes, and open them. Raises E206, E010."""
     folder.mkdir(parents=True)
     sound: dict[FileRole, Path] = {}
     faults: dict[FileRole, str] = {}
-    for role in ref.files:
+    for role, expected in ref.files.items():
         path = folder / file_name(ref.shard_id, role)
-        if fault := _find_fault(ref, role, store, path):
-            faults[role] = fault
+        if not store.download(ref.key(role), path):
+            faults[role] = "it is missing"
+        elif (size := path.stat().st_size) != expected.size_bytes:
+            faults[role] = f"it has {size:,} bytes instead of {expected.size_bytes:,}"
+        elif files.hash_file(path) != expected.sha256:
+            faults[role] = "its SHA-256 is not the one in the manifest"
         else:
             sound[role] = path
     is_as_written = not faults
     for role, path in list(sound.items()):
         try:
             OPENERS[role](ref, path)
-        except errors.DataError as fault:  # written wrong: damaged, or of another shard
+        except errors.DataError as fault:  # it was written damaged, or belongs to another shard
             faults[role] = str(fault.details["reason"])
             del sound[role]
     return VerifiedShard(ref, sound, faults, is_as_written)
-
-
-def _find_fault(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> str:
-    expected = ref.files[role]
-    if not store.download(ref.key(role), path):
-        return "it is missing"
-    size = path.stat().st_size
-    if size != expected.size_bytes:
-        return f"it has {size:,} bytes instead of {expected.size_bytes:,}"
-    if files.hash_file(path) != expected.sha256:
-        return "its SHA-256 is not the one in the manifest"
-    return ""
-
-
-# ── copies ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Replicas:
     """Finds copies of shard files: in the cache, in packages, and in other shards."""
 
     def __init__(self, kb_id: str, cache: ShardCache, store: BlobStore, archives: Sequence[Path]) -> None:
-        """Raises E003, E225 for an archive that cannot be used."""
+        """Raise E003, E225 for an archive that cannot be read."""
         self._kb_id = kb_id
         self._cache = cache
         self._store = store
         self._archives = [(path, _list_entries(path)) for path in archives]
 
     def find(self, ref: ShardRef, role: FileRole, folder: Path) -> tuple[Path, str] | None:
-        """Return a file with the right SHA-256, and where it is from; the folder is for copies. Raises E206, E010."""
+        """Return a file with the right SHA-256, and its origin. `folder`: for copies. Raises E206, E010."""
         target = folder / f"spare-{file_name(ref.shard_id, role)}"
         for path, origin in self._candidates(ref, role, target):
             with files.storage_errors():
@@ -136,7 +126,7 @@ def _list_entries(path: Path) -> list[zipfile.ZipInfo]:
 
 
 def _unpack(path: Path, entry: zipfile.ZipInfo, target: Path) -> bool:
-    """Return False for an entry that is damaged itself."""
+    """Unpack an entry. Return False if it is damaged."""
     try:
         with (
             files.storage_errors(),
@@ -151,19 +141,16 @@ def _unpack(path: Path, entry: zipfile.ZipInfo, target: Path) -> bool:
     return True
 
 
-# ── rebuilding ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class ShardRebuilder:
-    """Rebuilds the documents of a shard from those of its files that are left."""
+    """Rebuilds the documents of a shard from its undamaged files."""
 
     ref: ShardRef
     sound: Mapping[FileRole, Path]
     settings: EngineSettings
     preparation: Preparation
     embedder: str
-    """The embedder of the vectors that the shard has."""
+    """The embedder of the shard's vectors."""
 
     @property
     def makes_vectors(self) -> bool:
@@ -171,21 +158,21 @@ class ShardRebuilder:
 
     @property
     def remedy(self) -> str:
-        """Describe what the shard is rebuilt from; empty when that is not possible."""
+        """What the shard can be rebuilt from, as a text; empty if that is not possible."""
         can_embed = self.preparation.embedding.name == self.embedder
         has_texts = "search" in self.sound or ("rows" in self.sound and (can_embed or not self.makes_vectors))
         has_graph = not self.ref.graph_available or bool({"graph", "rows"} & self.sound.keys())
-        if not has_texts or not (has_graph or self.preparation.makes_graphs):
+        if not has_texts or not (has_graph or self.preparation.grapher):
             return ""
-        anew = [f"{self.ref.rows:,} of {self.ref.rows:,} vectors"] if self.makes_vectors else []
-        anew += [] if has_graph else ["graphs"]
-        made = f", with {' and '.join(anew)} made anew" if anew else ""
-        return f"the other files of the shard{made}"
+        made = [f"{self.ref.rows:,} of {self.ref.rows:,} vectors"] if self.makes_vectors else []
+        made += [] if has_graph else ["graphs"]
+        rebuilt = f", with {' and '.join(made)} rebuilt" if made else ""
+        return f"the other files of the shard{rebuilt}"
 
     def documents(self) -> StoredDocuments:
-        """Return all documents of the shard. Raises ModelError where the model is needed."""
+        """Return all documents of the shard. Raises ModelError if texts must be embedded and the model fails."""
         index = open_keywords(self.ref, self.sound["keywords"]) if "keywords" in self.sound else None
-        index = index if index is not None and index.is_current else None  # None: the words are counted again
+        index = index if index is not None and index.is_current else None  # without an index, count words again
         lengths = None if index is None else index.lengths
         if "search" in self.sound:
             search = open_search(self.ref, self.sound["search"])
@@ -221,9 +208,10 @@ class ShardRebuilder:
             first_chunks = np.cumsum(counts) - counts
             graph = open_graph(self.ref, self.sound["graph"])
             return graph.graphs(stored.chunks["doc"].astype(np.uint32), first_chunks)
+        graphs: Mapping[int, GraphRows] = {}
         if "rows" in self.sound:
             graphs = open_rows(self.ref, self.sound["rows"]).graphs()
-        else:
+        elif self.preparation.grapher is not None:
             graphs = dict(enumerate(self.preparation.make_graphs(_read_texts(stored))))
         return replace(build_graph_columns(graphs, counts.tolist()), is_made=True)
 
@@ -234,5 +222,5 @@ def _read_texts(stored: StoredDocuments) -> list[DocumentText]:
         *(stored.chunks[name].tolist() for name in ("doc", "start_byte", "end_byte")), strict=True
     ):
         texts[doc].append(stored.texts[doc][begin:end].decode(errors="surrogatepass"))
-    titles = [Header.from_bytes(header).title for header in stored.headers]
-    return [DocumentText(title, own) for title, own in zip(titles, texts, strict=True)]
+    headers = map(Header.from_bytes, stored.headers)
+    return [DocumentText(header.title, own, header.id, header.url) for header, own in zip(headers, texts, strict=True)]

@@ -1,4 +1,4 @@
-"""Named arrays and bytes in one mapped file, here as a whole or fetched by verified ranges; checks of what it holds."""
+"""Files of named arrays and bytes, mapped as a whole or fetched by verified ranges; and checks of their content."""
 
 import contextlib
 import hashlib
@@ -22,15 +22,15 @@ from pair import errors, files
 
 _MAGIC = b"pairpak1"
 _FIXED_BYTES = len(_MAGIC) + 8
-"""Before the header: what the file is, and how long its header is."""
+"""Bytes before the header: the magic number and the length of the header."""
 _BORDER = 64
 
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Up to the largest number that every reader of JSON can hold."""
+"""A count up to the largest integer that every JSON reader can represent."""
 
 Section = npt.NDArray[Any] | Sequence[bytes]
-"""An array, or pieces of bytes that follow each other."""
+"""An array, or pieces of bytes to concatenate."""
 
 _Value = TypeVar("_Value")
 
@@ -41,54 +41,40 @@ class ShardFile(msgspec.Struct, frozen=True):
 
 
 def write_arrays(path: Path, sections: Mapping[str, Section]) -> ShardFile:
+    """Write the header and the sections. Padding aligns every section to 64 bytes."""
+    header: dict[str, Any] = {}
+    pieces: list[bytes | memoryview] = []
+    offset = 0
+    for name, content in sections.items():
+        pieces.append(b"\0" * (-offset % _BORDER))
+        offset += len(pieces[-1])
+        if isinstance(content, np.ndarray):
+            size = content.nbytes
+            header[name] = {"offset": offset, "size": size, "type": content.dtype.descr, "shape": content.shape}
+            pieces.append(np.ascontiguousarray(content).data.cast("B") if size else b"")
+        else:
+            size = sum(map(len, content))
+            header[name] = {"offset": offset, "size": size}
+            pieces += content
+        offset += size
+    head = json.dumps(header).encode()
+    head += b" " * (-(_FIXED_BYTES + len(head)) % _BORDER)
     digest, written = hashlib.sha256(), 0
     with path.open("wb") as stream:
-        for piece in _list_pieces(sections):
+        for piece in (_MAGIC + len(head).to_bytes(8, "little") + head, *pieces):
             stream.write(piece)
             digest.update(piece)
             written += len(piece)
     return ShardFile(written, digest.hexdigest())
 
 
-def _list_pieces(sections: Mapping[str, Section]) -> Iterator[bytes | memoryview]:
-    """Yield the content of a file of arrays: the header, and sections that begin at borders."""
-    header = _make_header(sections)
-    yield _MAGIC + len(header).to_bytes(8, "little") + header
-    size = 0
-    for content in sections.values():
-        yield b"\0" * (-size % _BORDER)
-        if isinstance(content, np.ndarray):
-            size = content.nbytes
-            yield np.ascontiguousarray(content).data.cast("B") if size else b""
-        else:
-            size = sum(map(len, content))
-            yield from content
-
-
-def _make_header(sections: Mapping[str, Section]) -> bytes:
-    """Return the header, padded with spaces so that the first section begins at a border."""
-    described: dict[str, Any] = {}
-    offset = 0
-    for name, content in sections.items():
-        offset += -offset % _BORDER
-        if isinstance(content, np.ndarray):
-            size = content.nbytes
-            described[name] = {"offset": offset, "size": size, "type": content.dtype.descr, "shape": content.shape}
-        else:
-            size = sum(map(len, content))
-            described[name] = {"offset": offset, "size": size}
-        offset += size
-    header = json.dumps(described).encode()
-    return header + b" " * (-(_FIXED_BYTES + len(header)) % _BORDER)
-
-
 def sections_begin_at(beginning: bytes) -> int:
-    """Return where the sections of a file that begins so begin."""
+    """Return the offset of the first section. `beginning`: the first bytes of the file."""
     return _FIXED_BYTES + int.from_bytes(beginning[len(_MAGIC) : _FIXED_BYTES], "little")
 
 
 class _SectionJson(msgspec.Struct, frozen=True):
-    """A section as the header of a file describes it: from `offset` bytes after the header on."""
+    """The entry of a section in the header. `offset` counts from the end of the header."""
 
     offset: _Size
     size: _Size
@@ -97,20 +83,20 @@ class _SectionJson(msgspec.Struct, frozen=True):
 
 
 class ArrayFile:
-    """A mapped file of arrays. Arrays are views into the mapping, and keep it alive.
+    """A mapped file of arrays. Arrays are views of the mapping, and keep it open.
 
-    Raises ValueError for a section that is missing or of another type.
+    Its methods raise ValueError for a section that is missing or has another type.
     """
 
     def __init__(self, mapped: mmap.mmap, sections: Mapping[str, _SectionJson], start: int) -> None:
-        """`start`: where the sections begin."""
+        """`start`: the offset of the first section."""
         self._map = mapped
         self._sections = sections
         self._start = start
 
     @staticmethod
     def open(path: Path) -> "ArrayFile":
-        """Raises ValueError for a file that is none, or was cut off."""
+        """Map a file. Raises ValueError if it is truncated or is not a file of arrays."""
         with path.open("rb") as stream:
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         if mapped[: len(_MAGIC)] != _MAGIC:
@@ -127,25 +113,20 @@ class ArrayFile:
         return name in self._sections
 
     def span(self, name: str) -> tuple[int, int]:
-        """Return where a section is: from this byte of the file to before that one."""
+        """Return the first byte of a section in the file, and the byte after it."""
         section = self._section(name)
         begin = self._start + section.offset
         return begin, begin + section.size
 
     def array(
-        self,
-        name: str,
-        *types: npt.DTypeLike,
-        dimensions: int = 1,
-        length: int | None = None,
-        below: int | None = None,
+        self, name: str, *types: npt.DTypeLike, dimensions: int = 1, length: int | None = None, below: int | None = None
     ) -> npt.NDArray[Any]:
-        """Map a section, which must have one of these types.
+        """Return a section as an array of one of these types.
 
-        `length`: how many values it must have. `below`: the length of the list that its unsigned values are indexes of.
+        `length`: the number of values that it must have. `below`: the length of the list that its values index.
         """
         section = self._section(name)
-        # Types are compared as they are written: nothing is made of what the file says.
+        # Types are compared as text, so that no type is built from untrusted input.
         known: list[np.dtype[Any]] = [np.dtype(kind) for kind in types]
         dtype = next((kind for kind in known if section.type == [list(field) for field in kind.descr]), None)
         if dtype is None or section.shape is None or len(section.shape) != dimensions:
@@ -162,9 +143,9 @@ class ArrayFile:
         return array
 
     def starts(self, name: str, *types: npt.DTypeLike, keys: int | None, entries: int) -> npt.NDArray[Any]:
-        """Map a section that tells where the entries of each key begin, and where the last ones end.
+        """Return a section of ascending offsets: the first entry of each key, and the end of the last.
 
-        `keys`: how many there are; None for any number.
+        `keys`: the number of keys; None for any.
         """
         starts = self.array(name, *types, length=None if keys is None else keys + 1)
         is_whole = len(starts) and int(starts[0]) == 0 and int(starts[-1]) == entries
@@ -187,38 +168,35 @@ class ArrayFile:
 BLOCK_BYTES = 4096
 _HASH_BYTES = 16
 _GAP_BLOCKS = 2
-"""Two ranges are fetched as one if so few blocks lie between them."""
+"""Two ranges with at most this gap are fetched as one."""
 _MOST_BLOCKS = 1024
-"""Of one range."""
+"""Most blocks of one range."""
 
 Span = tuple[int, int]
-"""From this byte to before that one."""
+"""The first byte, and the byte after the last."""
 
 
 class RangeError(Exception):
-    """A range cannot be fetched, or is damaged: the whole file is needed."""
+    """A range is damaged or cannot be fetched, so the whole file is needed."""
 
 
 @dataclass(frozen=True, eq=False)
 class RangeOutline:
-    """The head of a file, up to its sections, and the hashes of its blocks."""
+    """The bytes of a file before its sections, and the hashes of its blocks."""
 
     head: bytes
     hashes: npt.NDArray[np.uint8]
 
 
 def outline_sections(path: Path) -> dict[str, Section]:
-    """Return the outline of a file that was just written, as sections of another file."""
+    """Return the outline of a file, as sections of another file."""
     with path.open("rb") as stream:
         size = sections_begin_at(stream.read(BLOCK_BYTES))
         stream.seek(0)
         head = stream.read(size)
         stream.seek(0)
         hashes = [_hash_block(block) for block in iter(lambda: stream.read(BLOCK_BYTES), b"")]
-    return {
-        "search_head": [head],
-        "search_hashes": np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH_BYTES),
-    }
+    return {"search_head": [head], "search_hashes": np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH_BYTES)}
 
 
 def _hash_block(block: bytes | memoryview) -> bytes:
@@ -226,16 +204,18 @@ def _hash_block(block: bytes | memoryview) -> bytes:
 
 
 class RangeFile:
-    """A file of which only some blocks are here: ranges are fetched when they are wanted.
+    """A sparse local copy of a file, whose blocks are fetched on demand and verified by their hashes.
 
-    No byte is shown that was not compared with its hash. What one thread fetches, another that wants the same waits
-    for. Used from several threads at once. Raises OSError where the local disk fails.
+    Threads may share it: a thread waits for a range that another one is fetching. Raises OSError if the disk fails.
     """
 
     def __init__(
         self, path: Path, size_bytes: int, outline: RangeOutline, fetch: Callable[[int, int], bytes | None]
     ) -> None:
-        """`fetch` returns so many bytes of the file from this one on; None when it is gone. Raises ValueError."""
+        """`fetch(start, size)` returns bytes of the file; None if the file is gone.
+
+        Raises ValueError for the outline of another file.
+        """
         if len(outline.hashes) != -(-size_bytes // BLOCK_BYTES):
             raise ValueError("an outline of another file")
         self.path = path
@@ -244,22 +224,22 @@ class RangeFile:
         self._fetch = fetch
         self._here = np.zeros(len(outline.hashes), np.bool_)
         self._lock = threading.Lock()
-        self._under_way: dict[Span, threading.Lock] = {}
+        self._fetching: dict[Span, threading.Lock] = {}
         self._descriptor = files.open_file(path, os.O_RDWR | os.O_CREAT)
-        # Another process may have fetched some of it before, or is about to: what it wrote is used if it is right.
+        # Blocks that another process has written are used if their hashes are right.
         self._is_new = os.fstat(self._descriptor).st_size != size_bytes
         if self._is_new:
             os.ftruncate(self._descriptor, size_bytes)
         os.pwrite(self._descriptor, outline.head, 0)
         self.pack = ArrayFile.open(path)
-        """Only the bytes that were wanted are valid."""
+        """The file of arrays. Only the bytes that were fetched are valid."""
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.close(self._descriptor)
 
     def missing(self, spans: Sequence[Span]) -> list[Span]:
-        """Return the ranges of blocks that have to be fetched for these bytes, in ascending order."""
+        """Return the ranges of blocks to fetch for these bytes, in ascending order."""
         wanted = np.zeros(len(self._here), np.bool_)
         for begin, end in spans:
             if begin < end:
@@ -278,12 +258,12 @@ class RangeFile:
         ]
 
     def fill(self, blocks: Span) -> None:
-        """Fetch this range of blocks, unless it is here by now. Raises RangeError, E206, E205."""
+        """Fetch a range of blocks, unless it has been fetched. Raises RangeError, E206, E205."""
         first, last = blocks
         with self._lock:
-            turn = self._under_way.setdefault(blocks, threading.Lock())
+            turn = self._fetching.setdefault(blocks, threading.Lock())
         with turn, contextlib.ExitStack() as ending:
-            ending.callback(self._under_way.pop, blocks, None)
+            ending.callback(self._fetching.pop, blocks, None)
             if self._here[first:last].all():
                 return
             begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self._size_bytes)
@@ -295,15 +275,15 @@ class RangeFile:
                 if not self._is_right(first + number, view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]):
                     raise RangeError
             try:
-                while view:  # a disk that is about to be full takes a part
+                while view:  # a nearly full disk takes only a part
                     written = os.pwrite(self._descriptor, view, begin)
                     view, begin = view[written:], begin + written
-            except OSError as fault:  # the whole file is fetched instead, and room is made for it
+            except OSError as fault:  # the caller fetches the whole file, and makes room for it
                 raise RangeError from fault
             self._here[first:last] = True
 
     def want(self, spans: Sequence[Span]) -> None:
-        """Fetch what is missing of these bytes, one range after the other. Raises as `fill` does."""
+        """Fetch the missing blocks of these bytes, one range after another. Raises as `fill` does."""
         for blocks in self.missing(spans):
             self.fill(blocks)
 
@@ -319,12 +299,12 @@ class RangeFile:
 # ── checks ─────────────────────────────────────────────────────────────────────────────────────────
 
 MOST_VALUES = 2_000_000
-"""In one text. An empty list takes 3 bytes of JSON and 64 of memory, so the length of a text is no bound."""
+"""Most values in one text. An empty list takes 3 bytes of JSON and 64 of memory, so the length is no bound."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
 def load_json(content: bytes | memoryview) -> Any:
-    """Parse UTF-8 text, with lone surrogates. Raises ValueError, also for values that are too many or too deep."""
+    """Parse JSON that may contain lone surrogates. Raises ValueError, also for too many or too deep values."""
     _refuse_many_values(content)
     try:
         return json.loads(str(content, "utf-8", "surrogatepass"))
@@ -333,7 +313,7 @@ def load_json(content: bytes | memoryview) -> Any:
 
 
 def decode_json(content: bytes | msgspec.Raw, kind: type[_Value]) -> _Value:
-    """Parse UTF-8 text into values of this kind. Raises ValueError, also for values that are too many or too deep."""
+    """Parse JSON into a value of this type. Raises ValueError, also for too many or too deep values."""
     _refuse_many_values(memoryview(content))
     try:
         return msgspec.json.decode(content, type=kind)
@@ -349,13 +329,13 @@ def _refuse_many_values(content: bytes | memoryview) -> None:
 
 
 def _count_values(content: bytes) -> int:
-    """Count what begins a value; commas and brackets inside strings count too."""
+    """Count commas and brackets, also those inside strings."""
     return content.count(b",") + content.count(b"[") + content.count(b"{")
 
 
 @contextlib.contextmanager
 def damage_errors(key: str) -> Iterator[None]:
-    """Raise E207 for every error that a damaged file causes in its reader. `key`: of the file."""
+    """Raise E207 for any error that a damaged file causes in its reader. `key`: the key of the file."""
     try:
         yield
     except errors.PairError:
@@ -365,18 +345,18 @@ def damage_errors(key: str) -> Iterator[None]:
 
 
 def make_damage_error(key: str, fault: Exception) -> errors.DataError:
-    """Return E207, for code in which `damage_errors` takes too long."""
+    """Return E207, for code in which `damage_errors` is too slow."""
     return errors.stored_data_damaged(key, f"it cannot be read: {fault}")
 
 
 def check_below(name: str, values: npt.NDArray[Any], limit: int) -> None:
-    """Refuse unsigned numbers that are no index of a list of this length."""
+    """Raise ValueError for an index beyond the end of a list of this length."""
     if len(values) and int(values.max()) >= limit:
-        raise ValueError(f"the section {name} names what is not there")
+        raise ValueError(f"the section {name} has an index out of range")
 
 
 def check_utf8(name: str, content: memoryview, cuts: npt.NDArray[Any]) -> None:
-    """Refuse bytes that are not text, or are cut within a character."""
+    """Raise ValueError for bytes that are not UTF-8, or are cut within a character."""
     str(content, "utf-8", "surrogatepass")
     inner = cuts[cuts < len(content)]
     if bool((np.frombuffer(content, np.uint8)[inner] & 0xC0 == 0x80).any()):

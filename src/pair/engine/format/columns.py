@@ -1,5 +1,6 @@
-"""Documents on their way into a shard, as columns: texts, chunks, vectors, keyword counts and graphs."""
+"""Columns of documents to store in a shard: texts, chunks, vectors, keyword counts and graphs."""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -12,8 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import load_json
+from pair.engine.format.array_file import MOST_VALUES, load_json
 from pair.text import tokenizer
+from pair.text.languages import LANGUAGES
 from pair.values import NO_GRAPH, NO_GRAPH_YET, Chunk, Document, GraphRows
 
 Numbers = npt.NDArray[np.int64]
@@ -21,70 +23,48 @@ Identities = npt.NDArray[np.uint64]
 """Hashes of document ids: rows of two numbers."""
 
 TITLE_WEIGHT = 3
-"""How often each word of the title counts in each row of a document, in its frequency and in the row's length alike."""
+"""How often each word of the title counts in each row of a document, in frequencies and in row lengths."""
 
-
-COLUMNS = {
-    "docs": {
-        "doc": "INTEGER",
-        "id": "VARCHAR",
-        "owner": "VARCHAR",
-        "title": "VARCHAR",
-        "url": "VARCHAR",
-        "text": "VARCHAR",
-        "metadata": "VARCHAR",
-        "content_hash": "VARCHAR",
-    },
-    "chunks": {
-        "id": "VARCHAR",
-        "doc": "INTEGER",
-        "doc_id": "VARCHAR",
-        "number": "INTEGER",
-        "start_at": "INTEGER",
-        "end_at": "INTEGER",
-    },
-    "doc_metadata": {"doc": "INTEGER", "key": "VARCHAR", "text": "VARCHAR", "number": "DOUBLE"},
-    "entities": {"id": "VARCHAR", "name": "VARCHAR"},
-    "edges": {
-        "src": "VARCHAR",
-        "dst": "VARCHAR",
-        "weight": "DOUBLE",
-        "rel_type": "VARCHAR",
-        "chunk_id": "VARCHAR",
-        "doc": "INTEGER",
-        "chunk_number": "INTEGER",
-    },
-    "doc_entities": {
-        "doc_id": "VARCHAR",
-        "entity_id": "VARCHAR",
-        "weight": "DOUBLE",
-        "chunk_id": "VARCHAR",
-        "doc": "INTEGER",
-        "chunk_number": "INTEGER",
-    },
-    "shard": {"commit_id": "VARCHAR", "storage_version": "VARCHAR"},
+_SCHEMA = """
+docs          doc INTEGER, id VARCHAR, owner VARCHAR, title VARCHAR, url VARCHAR, text VARCHAR, metadata VARCHAR, \
+content_hash VARCHAR
+chunks        id VARCHAR, doc INTEGER, doc_id VARCHAR, number INTEGER, start_at INTEGER, end_at INTEGER
+doc_metadata  doc INTEGER, key VARCHAR, text VARCHAR, number DOUBLE
+entities      id VARCHAR, name VARCHAR
+edges         src VARCHAR, dst VARCHAR, weight DOUBLE, rel_type VARCHAR, chunk_id VARCHAR, doc INTEGER, \
+chunk_number INTEGER
+doc_entities  doc_id VARCHAR, entity_id VARCHAR, weight DOUBLE, chunk_id VARCHAR, doc INTEGER, chunk_number INTEGER
+shard         commit_id VARCHAR, storage_version VARCHAR
+"""
+COLUMNS: dict[str, dict[str, str]] = {
+    table: dict(column.split() for column in columns.split(","))
+    for table, columns in (line.split(maxsplit=1) for line in _SCHEMA.strip().splitlines())
 }
-"""The tables of the rows in DuckDB."""
+"""The columns of each DuckDB table, and their types."""
 
 
 class RowText(NamedTuple):
     text: str
     title: str = ""
     context: str = ""
-    """Headings over the text; they count as text does."""
+    """Headings above the text, which count like the text."""
+    language: str = "en"
+    """The language of the document, whose stems the terms are."""
 
 
 @dataclass(frozen=True, eq=False)
 class KeywordRows:
     words: Sequence[bytes]
     starts: Numbers
-    """Where each row begins among `terms`, and the end of the last."""
+    """The start of each row in `terms`, and the end of the last."""
     terms: npt.NDArray[np.uint32]
     counts: npt.NDArray[np.uint32]
     lengths: npt.NDArray[np.uint32]
     """The length of each row, in words."""
     forms: Sequence[tuple[bytes, int]]
-    """Words as they are written, in ascending order, where their term differs, and the number of that term."""
+    """Written words that differ from their term, ascending, each with the number of the term."""
+    languages: npt.NDArray[np.uint8]
+    """The language of each row, as a position in LANGUAGES."""
 
     @property
     def count(self) -> int:
@@ -104,30 +84,37 @@ class KeywordRows:
             self.counts[places],
             self.lengths[rows],
             [(form, new_number[term]) for form, term in self.forms if term in new_number],
+            self.languages[rows],
         )
 
 
 def empty_rows(count: int) -> KeywordRows:
-    """Return so many rows without any words."""
+    """Return rows without words."""
     nothing = np.empty(0, np.uint32)
-    return KeywordRows((), np.zeros(count + 1, np.int64), nothing, nothing, np.zeros(count, np.uint32), ())
+    starts, lengths, languages = np.zeros(count + 1, np.int64), np.zeros(count, np.uint32), np.zeros(count, np.uint8)
+    return KeywordRows((), starts, nothing, nothing, lengths, (), languages)
 
 
 def make_starts(sizes: npt.ArrayLike) -> Numbers:
-    """Return where each of consecutive ranges of these sizes begins, and where the last one ends."""
+    """Return the start of each of consecutive ranges of these sizes, and the end of the last."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 def gather_entries(starts: npt.NDArray[Any], keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Return for each entry of these keys the place of its key in the list, and its own place.
+    """Return for each entry of these keys the position of its key in `keys`, and the position of the entry.
 
-    `starts`: where the entries of each key begin, and where the last ones end.
+    `starts`: the first entry of each key, and the end of the last.
     """
-    begins = starts[keys].astype(np.int64)
-    counts = starts[keys + 1].astype(np.int64) - begins
+    return expand_ranges(starts[keys].astype(np.int64), starts[keys + 1].astype(np.int64))
+
+
+def expand_ranges(begins: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
+    """Return for each number in these ranges the position of its range, and the number."""
+    counts = ends - begins
     own_starts = make_starts(counts)
-    which = np.repeat(np.arange(len(keys)), counts)
-    return which, np.repeat(begins - own_starts[:-1], counts) + np.arange(own_starts[-1])
+    return np.repeat(np.arange(len(counts)), counts), np.repeat(begins - own_starts[:-1], counts) + np.arange(
+        own_starts[-1]
+    )
 
 
 def concatenate_rows(parts: Sequence[KeywordRows]) -> KeywordRows:
@@ -145,24 +132,27 @@ def concatenate_rows(parts: Sequence[KeywordRows]) -> KeywordRows:
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.lengths for part in parts]),
         sorted(forms),
+        np.concatenate([part.languages for part in parts]),
     )
 
 
-def _number_keys() -> defaultdict[str, int]:
+def _number_keys() -> defaultdict[Any, int]:
     """Return a dictionary that gives each new key the next number."""
     return defaultdict(itertools.count().__next__)
 
 
 def count_terms(texts: Iterable[RowText]) -> KeywordRows:
-    """Count the terms of each row. Each different piece of text is analysed once."""
+    """Count the terms of each row. Analyse each distinct piece of text once."""
     pieces = _number_keys()
     sizes: list[int] = []
     piece_numbers: list[int] = []
+    languages: list[int] = []
     for row in texts:
         in_row = f"{row.context} {row.text}".split() + row.title.split() * TITLE_WEIGHT
-        piece_numbers += map(pieces.__getitem__, in_row)
+        piece_numbers += map(pieces.__getitem__, zip(in_row, itertools.repeat(row.language)))
         sizes.append(len(in_row))
-    analysed = [tokenizer.analyse(piece) for piece in pieces]
+        languages.append(LANGUAGES.index(row.language))
+    analysed = list(itertools.starmap(tokenizer.analyse, pieces))
     numbers = _number_keys()
     terms_of_piece = [[numbers[term] for term in (*piece.terms, *piece.extras)] for piece in analysed]
     forms = {(form.encode(errors="surrogatepass"), numbers[term]) for piece in analysed for form, term in piece.forms}
@@ -175,7 +165,7 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     own_sizes = np.array([len(piece.terms) for piece in analysed], np.int64)
     flat = final[np.fromiter(itertools.chain.from_iterable(terms_of_piece), np.int64)]
     which, sources = gather_entries(make_starts([len(terms) for terms in terms_of_piece]), places)
-    # Row and term as one number.
+    # One number for row and term.
     keys, counts = np.unique(row_of[which] * len(encoded) + flat[sources], return_counts=True)
     rows = keys // max(len(encoded), 1)
     lengths = np.bincount(row_of, own_sizes[places], minlength=len(sizes))
@@ -186,6 +176,7 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
         counts.astype(np.uint32),
         lengths.astype(np.uint32),
         sorted((form, int(final[number])) for form, number in forms),
+        np.array(languages, np.uint8),
     )
 
 
@@ -193,22 +184,22 @@ MENTION_TYPE = np.dtype([("doc", "<u4"), ("chunk", "<u4"), ("entity", "<u4"), ("
 EDGE_TYPE = np.dtype(
     [("doc", "<u4"), ("chunk", "<u4"), ("source", "<u4"), ("target", "<u4"), ("kind", "<u4"), ("weight", "<f4")]
 )
-"""`chunk` is its number in the document, `kind` one in the same vocabulary as entities."""
+"""`chunk` is the number of the chunk in its document. `kind` has a name in the same list as entities."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredGraphs(Mapping[int, GraphRows]):
-    """The graphs of documents, by number. Mentions and edges lie in the order of documents and chunks.
+    """The graphs of documents, by number. Mentions and edges are ordered by document and chunk.
 
-    Each belongs to a chunk of its document. Weights have single precision, so that every copy of one is equal.
+    Each mention or edge belongs to a chunk. Weights have single precision, so that all copies are equal.
     """
 
     names: Sequence[str]
-    """Entities and kinds of edges, each once."""
+    """Names of entities and of kinds of edges, without duplicates."""
     mentions: npt.NDArray[Any]
     edges: npt.NDArray[Any]
     is_made: bool = True
-    """Whether entities were looked for, even if there are none."""
+    """Whether entities were extracted, even if none was found."""
 
     def __getitem__(self, doc: int) -> GraphRows:
         mentions, edges = _pick_document(self.mentions, doc), _pick_document(self.edges, doc)
@@ -230,7 +221,7 @@ class StoredGraphs(Mapping[int, GraphRows]):
         return len(np.union1d(self.mentions["doc"], self.edges["doc"]))
 
     def pick(self, new_number: npt.NDArray[np.int64]) -> "StoredGraphs":
-        """Return the graphs of documents whose new number is not negative; new numbers are in the old order."""
+        """Return the graphs of documents whose new number is not negative. The order does not change."""
         kept = []
         for rows in (self.mentions, self.edges):
             numbers = new_number[rows["doc"]]
@@ -249,7 +240,7 @@ NO_GRAPHS = StoredGraphs((), np.empty(0, MENTION_TYPE), np.empty(0, EDGE_TYPE), 
 
 
 def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraphs:
-    """Join graphs, each with the number that its first document gets."""
+    """Join graphs. `parts`: the new number of the first document, and the graphs."""
     numbers = _number_keys()
     mentions, edges = [NO_GRAPHS.mentions], [NO_GRAPHS.edges]
     for first, part in parts:
@@ -266,7 +257,7 @@ def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraph
 
 
 def build_graph_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[int]) -> StoredGraphs:
-    """Build columns of graphs by number of the document. `chunk_counts`: of every document."""
+    """Build columns of graphs, by document number. `chunk_counts`: number of chunks of each document."""
     numbers = _number_keys()
     mentions: list[tuple[int, int, int, float]] = []
     edges: list[tuple[int, int, int, int, int, float]] = []
@@ -302,15 +293,15 @@ ID_TYPE = np.dtype(
         ("hash", "V16"),
     ]
 )
-"""A line of the id directory; `prefix` and `rest` are the halves of the id's hash, `hash` is the content's."""
+"""A line of the id directory. `prefix` and `rest` are the halves of the id's hash; `hash` is the content hash."""
 DOC_TYPE = np.dtype([("offset", "<u8"), ("header_size", "<u4"), ("text_size", "<u4"), ("first_chunk", "<u4")])
-"""Where a document's header and, right behind it, its text lie; `first_chunk` is the row of its first chunk."""
+"""The place of a document's header, which its text follows. `first_chunk` is the row of its first chunk."""
 CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"), ("start", "<u4"), ("end", "<u4")])
-"""`start` and `end` count characters of the text, as people and Python do."""
+"""The place of a chunk in the text of its document. `start` and `end` count characters."""
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Everything about a document but its text and vectors."""
+    """A document without its text and vectors."""
 
     id: str
     owner: str
@@ -320,24 +311,22 @@ class Header(msgspec.Struct, frozen=True):
     content_hash: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")] = msgspec.field(name="hash")
 
     def to_bytes(self) -> bytes:
-        value = {
-            "id": self.id,
-            "owner": self.owner,
-            "title": self.title,
-            "url": self.url,
-            "metadata": self.metadata,
-            "hash": self.content_hash,
-        }
+        value = {name: getattr(self, name) for name in ("id", "owner", "title", "url", "metadata")}
+        value["hash"] = self.content_hash
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
 
     @staticmethod
     def from_bytes(content: bytes | memoryview) -> "Header":
-        """Raises ValueError."""
+        """Parse a header. Raises ValueError."""
+        if len(content) <= MOST_VALUES:
+            # Lone surrogates, NaN and infinity are not JSON, but may be stored.
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+                return msgspec.json.decode(content, type=Header)
         return msgspec.convert(load_json(content), Header)
 
 
 def hash_id(document_id: str) -> bytes:
-    """Return 16 bytes that stand for the id of a document."""
+    """Return the identity of a document: 16 bytes of the hash of its id."""
     return hashlib.sha256(document_id.encode(errors="surrogatepass")).digest()[:16]
 
 
@@ -346,7 +335,7 @@ def hash_ids(ids: Iterable[str]) -> Identities:
 
 
 def hash_content(document: Document, owner: str, chunking: str) -> str:
-    """Hash everything that is stored of a document. `chunking`: how it is cut and embedded."""
+    """Hash all stored fields of a document. `chunking`: how the document is cut and embedded."""
     digest = hashlib.sha256()
     fields = [document.id, owner, document.title, document.url, document.text, chunking]
     fields.append(json.dumps(document.metadata, sort_keys=True, ensure_ascii=False, default=str))
@@ -360,7 +349,7 @@ def hash_content(document: Document, owner: str, chunking: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class StoredDocuments:
-    """Documents in columns, in the order of their numbers; chunks follow each other in the same order."""
+    """Documents in columns, in the order of their numbers. Chunks have the same order."""
 
     headers: Sequence[bytes]
     texts: Sequence[bytes]
@@ -376,7 +365,7 @@ class StoredDocuments:
 
     @property
     def size_bytes(self) -> int:
-        """Roughly the size of a shard of them in the store."""
+        """Estimated size of a shard of these documents."""
         texts = sum(map(len, self.texts)) + sum(map(len, self.headers))
         return 2 * texts + round(self.vectors.nbytes * 1.4) + 4 * len(self.keywords.terms)
 
@@ -384,7 +373,7 @@ class StoredDocuments:
         return np.bincount(self.chunks["doc"], minlength=self.count).astype(np.int64)
 
     def pick(self, numbers: npt.NDArray[np.int64]) -> "StoredDocuments":
-        """Return only these documents, in ascending order of `numbers`, numbered anew."""
+        """Return these documents with new numbers. `numbers` ascends."""
         new_number = np.full(self.count, -1, np.int64)
         new_number[numbers] = np.arange(len(numbers))
         rows = np.flatnonzero(new_number[self.chunks["doc"]] >= 0)
@@ -400,7 +389,7 @@ class StoredDocuments:
         )
 
     def add_keywords(self) -> "StoredDocuments":
-        """Return the documents with keywords, made of their texts."""
+        """Return the documents with keywords counted from their texts."""
         titles = [Header.from_bytes(header).title for header in self.headers]
         places = zip(*(self.chunks[name].tolist() for name in ("doc", "start_byte", "end_byte")), strict=True)
         texts = (
@@ -410,7 +399,7 @@ class StoredDocuments:
         return replace(self, keywords=count_terms(texts))
 
     def mean_vectors(self) -> Vectors:
-        """Return one vector for each document, by which it is clustered."""
+        """Return the mean vector of each document, for clustering."""
         means = np.zeros((self.count, self.vectors.shape[1]), np.float32)
         np.add.at(means, self.chunks["doc"], self.vectors)
         means /= np.maximum(self.chunk_counts(), 1)[:, None].astype(np.float32)
@@ -437,7 +426,7 @@ def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocum
 
 @dataclass(frozen=True, slots=True)
 class PreparedDocument:
-    """A document that is ready to be stored."""
+    """A document that is ready to store."""
 
     header: Header
     text: str
@@ -445,9 +434,9 @@ class PreparedDocument:
     vectors: Vectors
     graph: GraphRows = NO_GRAPH
     keywords: KeywordRows | None = None
-    """Rows that were analysed together, its own among them; None for a document that is analysed when it is stored."""
+    """Rows of several documents that were analysed together; None to analyse the document when it is stored."""
     first_row: int = 0
-    """Of its own rows among `keywords`."""
+    """The first row of this document in `keywords`."""
 
 
 def _build_keywords(documents: Sequence[PreparedDocument]) -> KeywordRows:

@@ -1,7 +1,7 @@
-"""DuckDB connections, loaded when rows are first written or filtered: most searches never need them.
+"""DuckDB connections. DuckDB is imported when rows are first written or filtered, because most searches need none.
 
 Invariants
-    A rows file may be hostile. It is data: nothing in it is executed, and it reaches no other file.
+    A rows file may be hostile. Nothing in it is executed, and it cannot reach other files.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _WRITING: _Config = {
     "python_enable_replacements": False,
     "lock_configuration": True,
 }
-"""For our own files, which have to be attached."""
+"""Settings for writing our own files, which must be attached."""
 _READING: _Config = {**_WRITING, "enable_external_access": False, "memory_limit": "1GB"}
 
 Tables = Mapping[str, Mapping[str, str]]
@@ -45,7 +45,7 @@ LIMIT 1
 
 
 def open_database(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
-    """Open a file for reading. Raises FileNotFoundError; ValueError for one that holds anything but these tables."""
+    """Open a file for reading. Raises FileNotFoundError; ValueError if it has anything except these tables."""
     import duckdb  # noqa: PLC0415 - see above
 
     try:
@@ -63,32 +63,32 @@ def open_database(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
 
 
 def _check_tables(connection: "duckdb.DuckDBPyConnection", tables: Tables) -> None:
-    """Refuse other tables. A column that is computed, or has a default, a constraint or another type, differs."""
+    """Raise ValueError for other tables, and for columns with another type, a default or a constraint."""
     if (entry := connection.execute(_OTHER_ENTRIES).fetchone()) is not None:
         raise ValueError(f"it holds more than tables: {entry[0]}")
     statements = connection.execute("SELECT table_name, sql FROM duckdb_tables()").fetchall()
     if sorted(name for name, _ in statements) != sorted(tables):
-        raise ValueError("it holds other tables than those of a shard")
+        raise ValueError("its tables are not those of a shard")
     for name, statement in statements:
         columns = ", ".join(f"{_name_pattern(column)} {kind}" for column, kind in tables[name].items())
         if re.fullmatch(rf"CREATE TABLE {_name_pattern(name)}\({columns}\);", statement) is None:
-            raise ValueError(f"the table {name} has other columns than that of a shard")
+            raise ValueError(f"the columns of the table {name} are not those of a shard")
 
 
 def _name_pattern(name: str) -> str:
-    """Match a name with or without quotes: DuckDB quotes names that are words of SQL."""
+    """Match a name with or without quotes, because DuckDB quotes SQL keywords."""
     return f'(?:{name}|"{name}")'
 
 
 @contextlib.contextmanager
 def query_errors(key: str) -> Iterator[None]:
-    """Raise E207 for rows that turn out damaged while they are read. `key`: of their file."""
+    """Raise E207 for damage that a query finds. `key`: the key of the file."""
     import duckdb  # noqa: PLC0415 - see above
 
     try:
         yield
     except (duckdb.InterruptException, duckdb.ParserException, duckdb.BinderException):
-        raise  # a fault of the query
+        raise  # the query is wrong, not the file
     except duckdb.Error as fault:
         raise errors.stored_data_damaged(key, f"it cannot be read: {_first_line(fault)}") from fault
 
@@ -105,7 +105,7 @@ def open_memory() -> "duckdb.DuckDBPyConnection":
 
 @contextlib.contextmanager
 def file_errors(path: Path) -> Iterator[None]:
-    """Raise OSError for a disk that DuckDB finds full or broken."""
+    """Raise OSError if DuckDB cannot write to the disk."""
     import duckdb  # noqa: PLC0415 - see above
 
     try:

@@ -1,13 +1,14 @@
-"""The graph file of a shard: links between chunks and entities, in both directions, and edges.
+"""The graph file of a shard: links between chunks and entities, in both directions, edges, and subjects of documents.
 
-Entities are ordered by a hash of their name, so that shards are compared without reading names.
+Entities are ordered by the hash of their name, so that shards can be compared without reading names.
 Invariants
-    Nothing here depends on which documents are deleted: the caller leaves their rows out.
+    Deleted documents are included; the caller skips their rows.
 """
 
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine.format.array_file import ArrayFile, Section, check_below, check_utf8, load_json
-from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs, gather_entries, make_starts
+from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs, expand_ranges, gather_entries, make_starts
 from pair.text.entity_rules import TOGETHER
 from pair.values import GraphRows
 
@@ -26,13 +27,18 @@ _LINK_TYPE = np.dtype([("row", "<u4"), ("source", "<u4"), ("target", "<u4"), ("k
 
 
 def entity_hash(name: str) -> int:
-    """Return 64 bits: in a KB with ten million entities the chance of a collision is one in 370,000."""
+    """Return a 64-bit hash. With ten million entities, the chance of a collision is 1 in 370,000."""
     digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
-def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> dict[str, Section]:
-    """Return the sections of a shard with so many rows. `first_chunks`: the first row of each document."""
+def graph_sections(
+    graphs: StoredGraphs, first_chunks: Numbers, rows: int, subjects: Sequence[Sequence[str]] = ()
+) -> dict[str, Section]:
+    """Return the sections of the graph file of a shard.
+
+    `first_chunks`: the first row of each document; `subjects`: the entities that lead to it, which it need not mention.
+    """
     used = np.unique(np.concatenate([graphs.mentions["entity"], graphs.edges["source"], graphs.edges["target"]]))
     hashes = np.array([entity_hash(graphs.names[entity]) for entity in used.tolist()], np.uint64)
     order = np.argsort(hashes)
@@ -66,18 +72,29 @@ def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> di
         "edge_target_starts": _starts(related["target"], len(used)),
         "kinds": [json.dumps(kinds, ensure_ascii=False).encode(errors="surrogatepass")],
         "names": names,
+        **_subject_sections(subjects, np.append(first_chunks, rows)),
     }
 
 
+def _subject_sections(subjects: Sequence[Sequence[str]], starts: Numbers) -> dict[str, Section]:
+    """Return the hashes of all subjects, ascending, and the first row and the end of the document of each."""
+    hashes = np.array([entity_hash(name) for names in subjects for name in names], np.uint64)
+    docs = np.repeat(np.arange(len(subjects)), [len(names) for names in subjects])
+    order = np.lexsort((docs, hashes))
+    ranges = np.stack([starts[docs[order]], starts[docs[order] + 1]], axis=1)
+    return {"subject_hashes": hashes[order], "subject_rows": ranges.astype(np.uint32)}
+
+
 def _starts(keys: npt.NDArray[Any], count: int) -> npt.NDArray[np.uint32]:
-    """Return where the entries of each key begin, once they are sorted; one more at the end."""
+    """Return the first entry of each key, in sorted order, and the end of the last."""
     return make_starts(np.bincount(keys.astype(np.int64), minlength=count)).astype(np.uint32)
 
 
 class GraphIndex:
-    """Raises ValueError for a file that is no graph: everything that a query follows is here."""
+    """The mapped graph of a shard."""
 
     def __init__(self, pack: ArrayFile) -> None:
+        """Check all indexes that a query follows. Raises ValueError for a file that is not a graph."""
         self.hashes: Hashes = pack.array("hashes", "<u8")
         entities = len(self.hashes)
         self.row_entities = pack.array("row_entities", "<u4", below=entities)
@@ -95,11 +112,20 @@ class GraphIndex:
         related = len(self._edges_by_target)
         check_below("edges_by_target", self._edges_by_target, related)
         if related > len(self.edges):
-            raise ValueError("the section edges_by_target names what is not there")
+            raise ValueError("the section edges_by_target has more entries than edges")
         self._edge_starts = pack.starts("edge_starts", "<u4", keys=entities, entries=related)
         self._edge_target_starts = pack.starts("edge_target_starts", "<u4", keys=entities, entries=related)
         if not (np.isfinite(self.row_weights).all() and np.isfinite(self.edges["weight"]).all()):
             raise ValueError("a weight is not a number")
+        self._subject_hashes, self._subject_rows = np.empty(0, np.uint64), np.empty((0, 2), np.uint32)
+        if "subject_hashes" in pack:  # graphs of older versions have none
+            self._subject_hashes = pack.array("subject_hashes", "<u8")
+            self._subject_rows = pack.array("subject_rows", "<u4", dimensions=2, length=len(self._subject_hashes))
+            if self._subject_rows.shape[1] != 2:
+                raise ValueError("the section subject_rows is of another type")
+            if bool((self._subject_rows[:, :1] > self._subject_rows[:, 1:]).any()):
+                raise ValueError("the section subject_rows is not in order")
+            check_below("subject_rows", self._subject_rows[:, 1], self.rows + 1)
         self._names = pack.bytes("names")
         self._name_starts = pack.starts("name_starts", "<u8", keys=entities, entries=len(self._names))
         check_utf8("names", self._names, self._name_starts)
@@ -113,24 +139,31 @@ class GraphIndex:
         return bytes(self._names[begin:end]).decode(errors="surrogatepass")
 
     def find(self, hashes: Hashes) -> Numbers:
-        """Return the number of each entity here; -1 for one that is not."""
+        """Return the number of each entity; -1 for an unknown one."""
         if not len(self.hashes):
             return np.full(len(hashes), -1, np.int64)
         places = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         return np.where(self.hashes[places] == hashes, places, -1)
 
     def rows_of(self, entities: Numbers) -> tuple[Numbers, Numbers]:
-        """Return for each mention the place of its entity in the list, and the row."""
+        """Return for each mention of these entities the position of the entity in the list, and the row."""
         which, places = gather_entries(self.entity_starts, entities)
         return which, self.entity_rows[places].astype(np.int64)
 
     def mentions_in(self, rows: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.float32]]:
-        """Return for each mention the place of its row in the list, the entity, and how strong it is."""
+        """Return for each mention in these rows the position of the row in the list, the entity and the weight."""
         which, places = gather_entries(self.row_starts, rows)
         return which, self.row_entities[places].astype(np.int64), self.row_weights[places]
 
+    def rows_about(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
+        """Return for each row of documents with these subjects the position of the subject in the list, and the row."""
+        begins, ends = (np.searchsorted(self._subject_hashes, hashes, side) for side in ("left", "right"))
+        which, places = expand_ranges(begins, ends)
+        documents, rows = expand_ranges(*self._subject_rows[places].astype(np.int64).T)
+        return which[documents], rows
+
     def relations_at(self, entities: Numbers) -> npt.NDArray[Any]:
-        """Return the edges at these entities, each once, but those of mere co-occurrence."""
+        """Return the edges at these entities, except those of co-occurrence."""
         chosen = np.zeros(len(self._edges_by_target), np.bool_)
         chosen[gather_entries(self._edge_starts, entities)[1]] = True
         chosen[self._edges_by_target[gather_entries(self._edge_target_starts, entities)[1]]] = True
@@ -139,7 +172,7 @@ class GraphIndex:
 
     @property
     def together(self) -> npt.NDArray[Any]:
-        """Edges of mere co-occurrence: many, and rarely needed."""
+        """Edges of co-occurrence, which are many and rarely needed."""
         edges: npt.NDArray[Any] = self.edges[len(self._edges_by_target) :]
         return edges
 
@@ -160,7 +193,7 @@ class GraphIndex:
         return StoredGraphs(names, mentions, edges)
 
     def read_graph(self, rows: slice) -> GraphRows:
-        """Return the graph of the document whose chunks these rows are, without reading others."""
+        """Return the graph of the document with these rows, without reading others."""
         mentions: list[tuple[str, float, int]] = []
         edges: list[tuple[str, str, str, float, int]] = []
         for number, row in enumerate(range(rows.start, rows.stop)):

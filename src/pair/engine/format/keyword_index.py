@@ -1,6 +1,7 @@
-"""The keyword index of a shard, one mapped file: the rows of each term, and how often it occurs in each."""
+"""The keyword index of a shard: the rows of each term, and its frequency in each row, in one mapped file."""
 
 import bisect
+import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,24 @@ import numpy.typing as npt
 from pair.engine.format.array_file import ArrayFile, RangeOutline, ShardFile, check_utf8, outline_sections, write_arrays
 from pair.engine.format.columns import KeywordRows, make_starts
 from pair.text import tokenizer
+from pair.text.languages import LANGUAGES
+from pair.text.spelling import count_edits
 
 Selection = npt.NDArray[np.bool_]
 _KEY_BYTES = 8
+_LETTER_BYTES = 3
+"""Letters of living alphabets have at most this many bytes."""
 _UNSIGNED = ("|u1", "<u2", "<u4", "<u8")
 _WORTH_REMEMBERING = 128
 _REMEMBERED_ROUNDS = 8
+_REMEMBERED_TERMS = 8
+"""Forms of a word in several languages are merged again and again; the terms of a prefix seldom are."""
+_ENTRY = 32
+"""The size of a cache entry itself, in postings."""
 
 
 def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> ShardFile:
-    """Write the index. `search_file`: of the same shard; without its outline it can only be fetched whole."""
+    """Write the index. `search_file`: the search file of the shard, whose outline allows to fetch it by ranges."""
     order = np.argsort(rows.terms, kind="stable")
     terms = rows.terms[order]
     row_of = np.repeat(np.arange(rows.count), np.diff(rows.starts))[order]
@@ -46,18 +55,19 @@ def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = Non
             "form_terms": np.array([term for _, term in rows.forms], np.uint32),
             "words": list(rows.words),
             "forms": forms,
+            **({"languages": rows.languages} if rows.languages.any() else {}),
             **(outline_sections(search_file) if search_file is not None else {}),
         },
     )
 
 
 def _small(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Convert values to the smallest type that holds them."""
+    """Convert values to the smallest sufficient type."""
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))
 
 
 def make_sort_keys(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
-    """Return the first bytes of each word as a number that sorts as the word does."""
+    """Return the first bytes of each word as a number with the same sort order."""
     joined = b"".join(word[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0") for word in words)
     return np.frombuffer(joined, ">u8").astype("<u8")
 
@@ -71,6 +81,8 @@ class _Vocabulary(Sequence[bytes]):
         self._content = pack.bytes(content)
         self._starts = pack.starts(starts, "<u4", keys=len(self.keys), entries=len(self._content))
         check_utf8(content, self._content, self._starts)
+        self._letters: npt.NDArray[np.uint32] | None = None
+        """The letters of each word as a bit set, made when the first word is misspelled."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -79,12 +91,12 @@ class _Vocabulary(Sequence[bytes]):
         return bytes(self._content[self._starts[number] : self._starts[number + 1]])
 
     def find(self, words: Sequence[bytes], keys: npt.NDArray[np.uint64]) -> dict[bytes, int]:
-        """Return the numbers of the words that are here. `keys`: of the words."""
+        """Return the numbers of the known words. `keys`: the sort keys of the words."""
         numbers: dict[bytes, int] = {}
         for word, key, first in zip(words, keys, self.keys.searchsorted(keys).tolist(), strict=True):
             if first == len(self.keys) or self.keys[first] != key:
                 continue
-            # Of words that begin alike, one that is all of its key is the first.
+            # Among words with one key, a word that is as short as its key comes first.
             is_long = len(word) > _KEY_BYTES
             last = int(self.keys.searchsorted(key, "right")) if is_long else first + 1
             place = bisect.bisect_left(self, word, first, last) if is_long else first
@@ -92,47 +104,70 @@ class _Vocabulary(Sequence[bytes]):
                 numbers[word] = place
         return numbers
 
+    def find_neighbours(self, word: str, most_edits: int) -> list[tuple[int, int]]:
+        """Return the edit distance and the number of each word within this distance."""
+        if self._letters is None:
+            bits = np.left_shift(np.uint32(1), np.asarray(self._content) & 31, dtype=np.uint32)
+            # A word is never empty.
+            self._letters = np.bitwise_or.reduceat(bits, self._starts[:-1]) if len(self) else bits[:0]
+        own = functools.reduce(lambda bits, byte: bits | 1 << (byte & 31), word.encode(), 0)
+        # An edit changes at most one letter for another, of one byte or more.
+        width = 1 if word.isascii() else _LETTER_BYTES
+        sizes = np.diff(self._starts.astype(np.int64))
+        near = np.abs(sizes - len(word.encode())) <= width * most_edits
+        near &= np.bitwise_count(self._letters ^ np.uint32(own)) <= 2 * width * most_edits
+        numbers = np.flatnonzero(near).tolist()
+        edits = count_edits(word, [self[number].decode(errors="replace") for number in numbers])
+        return [(count, number) for count, number in zip(edits, numbers, strict=True) if count <= most_edits]
+
     def beginning_with(self, prefix: bytes) -> range:
         first = bisect.bisect_left(self, prefix)
-        # No byte of UTF-8 is as great as this one.
+        # UTF-8 has no byte 0xff.
         return range(first, bisect.bisect_left(self, prefix + b"\xff", first))
 
 
 class KeywordIndex:
-    """Raises ValueError for a file that is no index: everything that a query follows is here."""
+    """The mapped keyword index of a shard."""
 
     def __init__(self, pack: ArrayFile) -> None:
+        """Check all indexes that a query follows. Raises ValueError for a file that is not a keyword index."""
         self.version, self.count, self.total_length = pack.array("about", "<i8", length=3).tolist()
         self.vocabulary = _Vocabulary(pack, "keys", "word_starts", "words")
         terms = len(self.vocabulary)
         self.most_counts = pack.array("most", *_UNSIGNED, length=terms)
-        """Of each term, how often it stands in one row at most."""
+        """The highest frequency of each term in a row."""
         self.shortest_rows = pack.array("shortest", "<u4", length=terms)
-        """Of each term, the length of the shortest row that it stands in."""
+        """The length of the shortest row of each term."""
         self.lengths = pack.array("lengths", "<u4", length=self.count)
         if self.total_length != int(self.lengths.sum(dtype=np.int64)):
-            raise ValueError("the section about has another length than its rows")
+            raise ValueError("the total length in the section about is wrong")
         self._rows = pack.array("rows", *_UNSIGNED, below=self.count)
         self._counts = pack.array("counts", *_UNSIGNED, length=len(self._rows))
         self._starts = pack.starts("starts", "<u4", "<u8", keys=terms, entries=len(self._rows))
         self._forms = _Vocabulary(pack, "form_keys", "form_starts", "forms")
         self._form_terms = pack.array("form_terms", "<u4", length=len(self._forms), below=terms)
-        self.search_outline = (
-            RangeOutline(bytes(pack.bytes("search_head")), pack.array("search_hashes", "|u1", dimensions=2))
-            if "search_hashes" in pack
-            else None
-        )
-        """None in a file of an older pair."""
+        self._languages: npt.NDArray[np.uint8] | None = None
+        """None if all rows are English, and in files of versions that knew no other language."""
+        if "languages" in pack:
+            self._languages = pack.array("languages", "|u1", length=self.count)
+        self.search_outline: RangeOutline | None = None
+        """None in the first files of this format."""
+        if "search_hashes" in pack:
+            hashes = pack.array("search_hashes", "|u1", dimensions=2)
+            self.search_outline = RangeOutline(bytes(pack.bytes("search_head")), hashes)
         self._live_totals: tuple[Selection, tuple[int, int]] | None = None
+        self._live_languages: tuple[Selection | None, frozenset[str]] | None = None
         self._impacts: Impacts | None = None
+        self._merged: dict[tuple[int, ...], tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
+        self._room = self.count
 
     @property
     def is_current(self) -> bool:
-        """Whether its terms are those that a query is made of today."""
+        """Whether the terms come from the current version of the tokenizer."""
         return bool(self.version == tokenizer.VERSION)
 
     def expand(self, prefix: bytes) -> set[bytes]:
-        """Return the terms that begin so, or that are the term of a word that begins so."""
+        """Return the terms that begin with the prefix, and the terms of words that do."""
         numbers = set(self.vocabulary.beginning_with(prefix))
         forms = self._forms.beginning_with(prefix)
         numbers.update(self._form_terms[forms.start : forms.stop].tolist())
@@ -142,22 +177,28 @@ class KeywordIndex:
         return int(self._starts[number + 1]) - int(self._starts[number])
 
     def postings(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the rows of a term in ascending order, and how often it occurs in each."""
+        """Return the rows of a term, ascending, and its frequency in each."""
         begin, end = self._starts[number], self._starts[number + 1]
         return self._rows[begin:end], self._counts[begin:end]
 
-    def merge_postings(self, numbers: Sequence[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the rows of several terms, as if they were one."""
-        lists = [self.postings(number) for number in numbers]
-        if len(lists) == 1:
-            return lists[0]
-        rows = np.concatenate([rows for rows, _ in lists])
-        counts = np.bincount(rows, np.concatenate([counts for _, counts in lists]))
-        merged = np.flatnonzero(counts)
-        return merged.astype(self._rows.dtype), counts[merged].astype(np.int64)
+    def merge_postings(self, numbers: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the rows and frequencies of terms, added up as if they were one term. Few terms are cached."""
+        if len(numbers) == 1:
+            return self.postings(numbers[0])
+        postings = self._merged.get(numbers)
+        if postings is None:
+            lists = [self.postings(number) for number in numbers]
+            rows = np.concatenate([rows for rows, _ in lists])
+            sums = np.bincount(rows, np.concatenate([counts for _, counts in lists]))
+            merged = np.flatnonzero(sums)
+            postings = merged.astype(self._rows.dtype), sums[merged].astype(np.uint32)
+            if len(numbers) <= _REMEMBERED_TERMS and len(merged) + _ENTRY <= self._room:
+                self._room -= len(merged) + _ENTRY
+                self._merged[numbers] = postings
+        return postings
 
     def totals(self, live: Selection | None) -> tuple[int, int]:
-        """Count the live rows, and the words in them. Cached for the last selection."""
+        """Return the number of live rows and of their words. The last result is cached."""
         if live is None:
             return self.count, self.total_length
         remembered = self._live_totals
@@ -166,15 +207,35 @@ class KeywordIndex:
             self._live_totals = remembered = (live, totals)
         return remembered[1]
 
+    def languages(self, live: Selection | None) -> frozenset[str]:
+        """Return the languages of the live rows. The last result is cached."""
+        if self._languages is None:
+            return frozenset({"en"}) if self.totals(live)[0] else frozenset()
+        remembered = self._live_languages
+        if remembered is None or remembered[0] is not live:
+            numbers = np.unique(self._languages if live is None else self._languages[live]).tolist()
+            names = frozenset(LANGUAGES[number] if number < len(LANGUAGES) else "en" for number in numbers)
+            self._live_languages = remembered = (live, names)
+        return remembered[1]
+
+    def find_neighbours(self, word: str, most_edits: int) -> set[tuple[int, str, bytes]]:
+        """Return words within this edit distance of a word: the distance, the word, and its term."""
+        found: set[tuple[int, str, bytes]] = set()
+        for vocabulary, term_of in ((self.vocabulary, None), (self._forms, self._form_terms)):
+            for edits, number in vocabulary.find_neighbours(word, most_edits):
+                term = self.vocabulary[number if term_of is None else int(term_of[number])]
+                found.add((edits, vocabulary[number].decode(errors="replace"), term))
+        return found
+
     def impacts(self, k1: float, b: float, average_length: float) -> "Impacts":
-        """Return the impacts of terms. Cached for the last average."""
+        """Return the impacts of terms for this average length. The last result is cached."""
         remembered = self._impacts
         if remembered is None or remembered.average_length != average_length:
             self._impacts = remembered = Impacts(self, k1, b, average_length)
         return remembered
 
     def read_rows(self, rows: npt.NDArray[np.int64]) -> KeywordRows:
-        """Return these rows, in ascending order, as columns for another shard."""
+        """Return these ascending rows as columns for another shard."""
         new_row = np.full(self.count, -1, np.int64)
         new_row[rows] = np.arange(len(rows))
         row_of = new_row[self._rows]
@@ -194,40 +255,56 @@ class KeywordIndex:
             self._counts[chosen][order].astype(np.uint32),
             self.lengths[rows],
             [(self._forms[place], int(form_terms[place])) for place in np.flatnonzero(form_terms >= 0).tolist()],
+            np.zeros(len(rows), np.uint8) if self._languages is None else self._languages[rows],
         )
 
 
 class Impacts:
-    """How much of its weight a term brings to a row: f / (f + k1 · (1 - b + b · length / average length)).
+    """The BM25 impact of a term in each row: f / (f + k1 · (1 - b + b · length / average length)).
 
-    Those of terms that stand in many rows are remembered, up to as many as there are rows, a few times over.
+    Impacts of frequent terms are cached, up to 8 values for each row of the shard.
     """
 
     def __init__(self, index: KeywordIndex, k1: float, b: float, average_length: float) -> None:
         self._index = index
         self._k1, self._b = k1, b
         self.average_length = average_length
-        self._remembered: dict[int, npt.NDArray[np.float32]] = {}
+        lengths = index.lengths.astype(np.float32)
+        self._norms = np.float32(k1 * (1.0 - b)) + np.float32(k1 * b / average_length) * lengths
+        self._remembered: dict[tuple[int, ...], npt.NDArray[np.float32]] = {}
         self._room = _REMEMBERED_ROUNDS * index.count
+        self._last_best: dict[tuple[int, ...], tuple[int, float]] = {}
 
-    def read(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-        rows, counts = self._index.postings(number)
-        impacts = self._remembered.get(number)
+    def read(self, numbers: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return the impact of a term, or of several that count as one, in each of its rows."""
+        impacts = self._remembered.get(numbers)
         if impacts is None:
-            impacts = self.compute(rows, counts)
-            if _WORTH_REMEMBERING <= len(impacts) <= self._room:
+            impacts = self.compute(*self._index.merge_postings(numbers))
+            if _WORTH_REMEMBERING <= len(impacts) <= self._room and len(numbers) <= _REMEMBERED_TERMS:
                 self._room -= len(impacts)
-                self._remembered[number] = impacts
-        return rows, impacts
-
-    def compute(self, rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        lengths = self._index.lengths[rows].astype(np.float32)
-        norms = np.float32(self._k1 * (1.0 - self._b)) + np.float32(self._k1 * self._b / self.average_length) * lengths
-        frequencies = counts.astype(np.float32)
-        impacts: npt.NDArray[np.float32] = frequencies / (frequencies + norms)
+                self._remembered[numbers] = impacts
         return impacts
 
-    def most(self, number: int) -> float:
-        """Return the largest impact that a row can get."""
+    def find_last_best(self, numbers: tuple[int, ...], limit: int) -> float:
+        """Return the lowest of the `limit` highest impacts; 0 if there are fewer, or impacts are not cached."""
+        impacts = self._remembered.get(numbers)
+        if impacts is None or len(impacts) < limit:
+            return 0.0
+        known, least = self._last_best.get(numbers, (0, 0.0))
+        if known != limit:
+            least = float(np.partition(impacts, len(impacts) - limit)[len(impacts) - limit])
+            self._last_best[numbers] = limit, least
+        return least
+
+    def compute(self, rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        frequencies = counts.astype(np.float32)
+        impacts: npt.NDArray[np.float32] = frequencies / (frequencies + self._norms[rows])
+        return impacts
+
+    def most(self, numbers: tuple[int, ...]) -> float:
+        """Return an upper bound of the impacts of terms that count as one."""
+        if len(numbers) > 1:
+            return 1.0
+        number = numbers[0]
         most, shortest = int(self._index.most_counts[number]), int(self._index.shortest_rows[number])
         return most / (most + self._k1 * (1.0 - self._b + self._b * shortest / self.average_length))

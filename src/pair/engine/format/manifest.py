@@ -1,9 +1,9 @@
-"""The list of live shards, its JSON, and every key in the store.
+"""Manifests, their JSON, and every key of a KB in the store.
 
 Invariants
-    A manifest of an older pair stays readable; one of a newer pair is refused, not guessed at.
-    No two manifests have equal bytes, because of the commit id: a version of the blob names one manifest only.
-    A manifest that changed since it was written is refused: its last field is the SHA-256 of all before it.
+    A manifest of a newer pair is refused, not guessed at.
+    Each manifest has its own commit id, so no two have equal bytes: a version of the blob identifies one manifest.
+    The last field of a manifest is the SHA-256 of all bytes before it. A manifest with a wrong hash is refused.
 """
 
 import datetime
@@ -11,7 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -19,23 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.contract import KEY, MAX_KEY_BYTES
+from pair.blobs.contract import check_key
 from pair.engine.format.array_file import Count, ShardFile, decode_json
 
 SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
 _KEPT_COMMITS = 64
 _MOST_ROWS = 2**28
-"""In a shard: far beyond what is ever cut, and few enough for a mark on each to fit into memory."""
+"""Most rows of a shard: far more than pair writes, and few enough that one flag for each fits into memory."""
 
 FileRole = Literal["rows", "search", "ids", "keywords", "graph"]
-_SUFFIXES: dict[FileRole, str] = {
-    "rows": ".duckdb",
-    "search": ".search",
-    "ids": ".ids",
-    "keywords": ".keywords",
-    "graph": ".graph",
-}
 
 
 # ── keys ───────────────────────────────────────────────────────────────────────────────────────────
@@ -46,12 +39,12 @@ def manifest_key(kb_id: str) -> str:
 
 
 def older_keys(kb_id: str) -> tuple[str, str]:
-    """Return the keys of the layout before shards: one database, and a snapshot of it."""
+    """Return the keys of the layout without shards: one database and its snapshot."""
     return f"{kb_id}.duckdb", f"{kb_id}.snapshot.json"
 
 
 def first_write_key(kb_id: str) -> str:
-    """Return the key of the marker that exists from before the first upload of a new KB until its first manifest."""
+    """Return the key of the marker that exists from the first upload of a new KB until its first manifest."""
     return f"{kb_id}.duckdb.first-write"
 
 
@@ -60,28 +53,28 @@ def shards_prefix(kb_id: str) -> str:
 
 
 def builds_prefix(kb_id: str) -> str:
-    """Return the prefix of records of shards that no manifest names yet."""
+    """Return the prefix of the records of shards that no manifest names yet."""
     return f"{kb_id}.duckdb.builds/"
 
 
 def versions_prefix(kb_id: str) -> str:
-    """Return the prefix of kept copies of manifests. Some servers do not list keys below `….versions/`."""
+    """Return the prefix of the copies of manifests. Some servers do not list keys below `….versions/`."""
     return f"{kb_id}.duckdb.history/"
 
 
 def version_key(kb_id: str, number: int, commit_id: str) -> str:
-    """Sort by number; the commit tells apart manifests that share a number, of which only one was published."""
+    """Return the key of a copy. Keys sort by number; the commit separates manifests with one number."""
     return f"{versions_prefix(kb_id)}{number:010}-{commit_id}.json"
 
 
 def version_in_key(key: str) -> tuple[int, str] | None:
-    """Return number and commit; None for a key of something else."""
+    """Return the number and the commit in the key of a copy; None for any other key."""
     number, mark, commit_id = key.rpartition("/")[2].removesuffix(".json").partition("-")
     return (int(number), commit_id) if mark and number.isascii() and number.isdigit() else None
 
 
 def clock_key(kb_id: str) -> str:
-    """Return a key in a folder of its own, so that listing it lists nothing else."""
+    """Return the key whose modification time is the store's clock. Listing its folder lists nothing else."""
     return f"{kb_id}.duckdb.clock/now"
 
 
@@ -90,11 +83,11 @@ def lease_name(kb_id: str) -> str:
 
 
 def file_name(shard_id: str, role: FileRole) -> str:
-    return shard_id + _SUFFIXES[role]
+    return f"{shard_id}.{'duckdb' if role == 'rows' else role}"
 
 
 def hash_files(files: "Mapping[FileRole, ShardFile]") -> str:
-    """Return the name of a shard's folder, a hash of all its files."""
+    """Return the hash of all files of a shard, which names its folder."""
     lines = "".join(f"{role} {file.sha256} {file.size_bytes}\n" for role, file in files.items())
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -107,24 +100,24 @@ _RowCount = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ROWS)]
 
 @dataclass(frozen=True, eq=False)
 class ShardRef:
-    """One immutable shard, and which of its documents are deleted."""
+    """An immutable shard, and flags of its deleted documents."""
 
     shard_id: str
     folder: str
-    """The key of its folder."""
+    """Key of the shard's folder."""
     files: Mapping[FileRole, ShardFile]
     rows: int
     documents: int
     run: str
-    """Shards of one run share one clustering. Empty: not clustered, and always asked."""
+    """Shards of one run share one clustering. Empty: not clustered, so every query asks the shard."""
     centroids: npt.NDArray[np.float32]
     radii: tuple[float, ...]
     graph_available: bool
     created_at: str
     tombstones: npt.NDArray[np.bool_] | None = None
-    """By number of the document in the shard; None when none is deleted."""
+    """A flag for each document, by its number in the shard; None when none is deleted."""
     origin: str = ""
-    """Name of the package that it came with; empty for one that was made here."""
+    """Name of the package that contained the shard; empty for a shard that this KB built."""
 
     def key(self, role: FileRole) -> str:
         return f"{self.folder}/{file_name(self.shard_id, role)}"
@@ -143,7 +136,7 @@ class ShardRef:
 
     @property
     def live_rows(self) -> int:
-        """An estimate: a deleted document counts for the average of its shard."""
+        """Estimated rows of live documents: every document counts as the average of its shard."""
         return round(self.rows * self.live_documents / self.documents) if self.documents else 0
 
     @property
@@ -159,20 +152,15 @@ class ShardRef:
         return replace(self, tombstones=gone)
 
 
-def _check_key(key: str) -> None:
-    if not KEY.fullmatch(key) or len(key.encode()) > MAX_KEY_BYTES:
-        raise ValueError(f"no key of a store: {key!r}")
-
-
 class DroppedShard(msgspec.Struct, frozen=True):
     folder: str = msgspec.field(name="key")
     dropped_at: str
 
     def __post_init__(self) -> None:
-        """Check what comes from a stored manifest: a fault in it is found when it is read, not when it is used."""
-        _check_key(self.folder)
+        """Check a stored entry, so that a damaged manifest fails when it is read, not when it is used."""
+        check_key(self.folder)
         if datetime.datetime.fromisoformat(self.dropped_at).tzinfo is None:
-            raise ValueError(f"no time that everybody shares: {self.dropped_at}")
+            raise ValueError(f"a time without a time zone: {self.dropped_at}")
 
 
 Cause = Literal[
@@ -182,41 +170,41 @@ Cause = Literal[
 _REARRANGING: frozenset[Cause] = frozenset({"compact", "collect", "release", "repair"})
 """Causes that change no document."""
 _CHANGING: frozenset[Cause] = frozenset({"upsert", "delete", "import"})
-"""Causes after which a KB is no longer as a package left it."""
+"""Causes after which a KB differs from its installed package."""
 
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
     kb_id: str
     number: int
-    """Greater by one than the number of the manifest it replaced."""
+    """One more than the number of the manifest that this one replaced."""
     commit_id: str
     created_at: str
     embedder: str
     dimension: int
     shards: tuple[ShardRef, ...] = ()
     dropped: tuple[DroppedShard, ...] = ()
-    """Shards that an earlier manifest named, and garbage collection has not deleted yet."""
+    """Shards that an earlier manifest named and garbage collection has not deleted yet."""
     collections: int = 0
-    """How often garbage was collected: files uploaded before the last time may be deleted."""
-    recent_commits: tuple[str, ...] = field(default=())
-    """The last commits, newest first: a writer whose answer was lost finds its own."""
+    """Number of garbage collections so far. A file uploaded before the last one may be deleted."""
+    recent_commits: tuple[str, ...] = ()
+    """The last commits, newest first: a writer that lost the store's answer looks for its own commit here."""
     hashed_as: str = ""
-    """The embedder that content hashes name, where it is not `embedder`: hashes survive a re-embedding."""
+    """The embedder that content hashes name, if it is not `embedder`: hashes survive a re-embedding."""
     made_by: Cause | Literal[""] = ""
-    """Empty in a manifest of an older pair."""
+    """Empty for a cause that this pair does not know."""
     label: str = ""
-    """Name and version of the installed package, as long as no document was stored or deleted since."""
+    """Name and version of the installed package; empty once a document was stored or deleted."""
     index_sha256: str = ""
-    """The hash of the last installed index, whatever was stored since."""
+    """Hash of the last installed index. Later writes keep it."""
     restored: int = 0
-    """The version that a roll-back restored, until sync is released; 0 for none."""
+    """The version that a rollback restored, until sync is released; 0 for none."""
     rolled_back: int = 0
-    """The number of the last manifest that a roll-back made; 0 for none. Writes begun before are refused (E236)."""
+    """Number of the last manifest that a rollback made; 0 for none. Writes begun earlier are refused (E236)."""
 
     @property
     def is_rearranged(self) -> bool:
-        """Whether it holds the same documents as the one before it."""
+        """Whether this manifest has the same documents as its predecessor."""
         return self.made_by in _REARRANGING
 
     @property
@@ -243,14 +231,14 @@ class Manifest:
         return commit_id == self.commit_id or commit_id in self.recent_commits
 
     def drops(self, shards: Sequence[ShardRef]) -> bool:
-        """Tell whether a next manifest with these shards drops one."""
+        """Return whether a next manifest with these shards would drop a shard."""
         kept = {shard.folder for shard in shards if shard.live_documents}
         return any(shard.folder not in kept for shard in self.shards)
 
     def make_next(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], made_by: Cause = "upsert"
     ) -> "Manifest":
-        """Return the next manifest, with these shards. A shard without live documents is dropped."""
+        """Return the next manifest, with these shards. It drops shards without live documents."""
         at = now.astimezone(datetime.UTC).isoformat()
         kept = tuple(shard for shard in shards if shard.live_documents)
         folders = {shard.folder for shard in kept}
@@ -270,26 +258,26 @@ class Manifest:
     def make_reembedded(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], embedder: str, dimension: int
     ) -> "Manifest":
-        """Return the next manifest, with shards whose vectors are all of another embedder."""
+        """Return the next manifest, with shards whose vectors come from another embedder."""
         after = self.make_next(commit_id, now, shards, "reembed")
         return replace(after, embedder=embedder, dimension=dimension, hashed_as=self.hashing_embedder)
 
     def make_imported(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], origin: "Manifest"
     ) -> "Manifest":
-        """Return the next manifest, with shards whose vectors and content hashes are made as those of `origin`."""
+        """Return the next manifest, with shards that use the embedder and content hashes of `origin`."""
         return replace(_copy_origin(self.make_next(commit_id, now, shards, "import"), origin), restored=0)
 
     def make_collected(
         self, commit_id: str, now: datetime.datetime, taken: frozenset[str], forgotten: frozenset[str] = frozenset()
     ) -> "Manifest":
-        """Return the next manifest, after folders were taken for deletion, without the dates of forgotten ones."""
+        """Return the next manifest, without the entries of folders to delete (`taken`) and of `forgotten` ones."""
         after = self.make_next(commit_id, now, self.shards, "collect")
         kept = tuple(drop for drop in after.dropped if drop.folder not in taken | forgotten)
         return replace(after, dropped=kept, collections=self.collections + (1 if taken else 0))
 
     def make_copy(self) -> "Manifest":
-        """Return the copy for the history, without dropped shards: only the current manifest needs them."""
+        """Return the copy for the history. Only the current manifest needs its dropped shards."""
         return replace(self, dropped=())
 
     def make_rolled_back(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
@@ -298,12 +286,12 @@ class Manifest:
         return replace(after, restored=past.number, rolled_back=after.number)
 
     def make_released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
-        """Return the next manifest, to which sync may write again."""
+        """Return the next manifest, which sync may change again."""
         return replace(self.make_next(commit_id, now, self.shards, "release"), restored=0)
 
 
 def _copy_origin(manifest: Manifest, origin: Manifest) -> Manifest:
-    """Return the manifest with embedder and package of `origin`, from which its shards are."""
+    """Return the manifest with the embedder and the package of `origin`, the source of its shards."""
     return replace(
         manifest,
         embedder=origin.embedder,
@@ -327,13 +315,15 @@ class _FilesJson(msgspec.Struct, omit_defaults=True):
     search: ShardFile
     ids: ShardFile
     keywords: ShardFile | msgspec.UnsetType = msgspec.UNSET
-    """An older shard has none."""
     graph: ShardFile | msgspec.UnsetType = msgspec.UNSET
-    """A shard whose documents name nothing has none."""
+
+
+_SHARD_FIELDS = ("shard_id", "files", "documents", "run", "radii", "graph_available", "created_at", "origin")
+"""Fields that have the same name in a shard and in its JSON."""
 
 
 class ShardJson(msgspec.Struct, omit_defaults=True):
-    """A shard as the JSON of a manifest describes it."""
+    """The JSON of a shard in a manifest."""
 
     shard_id: Annotated[str, msgspec.Meta(pattern=r"^[^/]*\Z")]
     key: str
@@ -355,52 +345,40 @@ class ShardJson(msgspec.Struct, omit_defaults=True):
         packed = b""
         if shard.tombstones is not None and shard.gone:
             packed = zlib.compress(np.packbits(shard.tombstones, bitorder="little").tobytes())
+        same = {name: getattr(shard, name) for name in _SHARD_FIELDS}
         return ShardJson(
-            shard_id=shard.shard_id,
+            **{**same, "files": _FilesJson(**{str(role): file for role, file in shard.files.items()})},
             key=shard.folder,
-            files=_FilesJson(**{str(role): file for role, file in shard.files.items()}),
             vector_rows=shard.rows,
-            documents=shard.documents,
-            run=shard.run,
             centroids=shard.centroids.astype("<f2").tobytes(),
-            radii=shard.radii,
-            graph_available=shard.graph_available,
             tombstone_count=shard.gone,
             tombstones=packed,
-            created_at=shard.created_at,
-            origin=shard.origin,
         )
 
     def to_ref(self, dimension: int) -> ShardRef:
-        """Raises ValueError and zlib.error for a shard that cannot be."""
-        files = {role: file for role in _SUFFIXES if isinstance(file := getattr(self.files, role), ShardFile)}
+        """Return the shard. Raises ValueError and zlib.error for fields that contradict each other."""
         centroids = np.frombuffer(self.centroids, "<f2").astype(np.float32).reshape(-1, dimension)
         if len(self.radii) != len(centroids):
-            raise ValueError("it has another number of radii than of centroids")
-        _check_key(f"{self.key}/{file_name(self.shard_id, 'rows')}")
+            raise ValueError("its numbers of radii and of centroids differ")
+        check_key(f"{self.key}/{file_name(self.shard_id, 'rows')}")
+        tombstones = None
+        if self.tombstones:
+            # Bounded: a few compressed bytes can unpack to gigabytes.
+            expected_bytes = (self.documents + 7) // 8
+            packed = zlib.decompressobj().decompress(self.tombstones, expected_bytes + 1)
+            if len(packed) != expected_bytes:
+                raise ValueError("its list of deleted documents belongs to another shard")
+            bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.documents, bitorder="little")
+            tombstones = bits.astype(np.bool_)
+        same = {name: getattr(self, name) for name in _SHARD_FIELDS}
+        files = {role: getattr(self.files, role) for role in get_args(FileRole)}
         return ShardRef(
-            shard_id=self.shard_id,
+            **{**same, "files": {role: file for role, file in files.items() if file is not msgspec.UNSET}},
             folder=self.key,
-            files=files,
             rows=self.vector_rows,
-            documents=self.documents,
-            run=self.run,
             centroids=centroids,
-            radii=self.radii,
-            graph_available=self.graph_available,
-            created_at=self.created_at,
-            tombstones=self._unpack_tombstones() if self.tombstones else None,
-            origin=self.origin,
+            tombstones=tombstones,
         )
-
-    def _unpack_tombstones(self) -> npt.NDArray[np.bool_]:
-        """Unpack at most as many bits as there can be, whatever was packed."""
-        expected_bytes = (self.documents + 7) // 8
-        packed = zlib.decompressobj().decompress(self.tombstones, expected_bytes + 1)
-        if len(packed) != expected_bytes:
-            raise ValueError("its list of deleted documents is that of another shard")
-        bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.documents, bitorder="little")
-        return bits.astype(np.bool_)
 
 
 class _EmbedderJson(msgspec.Struct, omit_defaults=True):
@@ -410,7 +388,7 @@ class _EmbedderJson(msgspec.Struct, omit_defaults=True):
 
 
 class _ManifestJson(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """The fields in the order in which they are written. Those with a default may be missing."""
+    """The JSON of a manifest, in the order of its fields. Fields with a default may be missing."""
 
     schema_version: int
     layout: str
@@ -434,27 +412,26 @@ class _ManifestJson(msgspec.Struct, omit_defaults=True, kw_only=True):
     dropped: tuple[DroppedShard, ...]
 
 
+_MANIFEST_FIELDS = ("kb_id", "commit_id", "created_at", "label", "index_sha256", "collections", "recent_commits")
+"""Fields that have the same name in a manifest and in its JSON."""
+
+
 def to_bytes(manifest: Manifest) -> bytes:
     hashed_as = "" if manifest.hashing_embedder == manifest.embedder else manifest.hashed_as
+    same = {name: getattr(manifest, name) for name in _MANIFEST_FIELDS}
     value = _ManifestJson(
+        **same,
         schema_version=SCHEMA_VERSION,
         layout=LAYOUT,
-        kb_id=manifest.kb_id,
         version=manifest.number,
         parent_version=manifest.number - 1,
-        commit_id=manifest.commit_id,
-        created_at=manifest.created_at,
         embedder=_EmbedderJson(manifest.embedder, manifest.dimension, hashed_as),
         documents=manifest.documents,
         chunks=manifest.rows,
         total_size_bytes=manifest.size_bytes,
         made_by=manifest.made_by,
-        label=manifest.label,
-        index_sha256=manifest.index_sha256,
         restored_version=manifest.restored,
         rolled_back_version=manifest.rolled_back,
-        collections=manifest.collections,
-        recent_commits=manifest.recent_commits,
         shards=tuple(map(ShardJson.of, manifest.shards)),
         dropped=manifest.dropped,
     )
@@ -463,7 +440,7 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def _seal(content: bytes) -> bytes:
-    """Return the last field, a hash of all before it."""
+    """Return the last field: the hash of all bytes before it."""
     return (_SEAL % hashlib.sha256(content).hexdigest()).encode()
 
 
@@ -475,11 +452,11 @@ _UNSEALED = frozenset(
         *("documents", "chunks", "total_size_bytes", "collections", "recent_commits", "shards", "dropped"),
     }
 )
-"""The fields of manifests from before the seal. A manifest with any other field must have one."""
+"""Fields of the first manifests, which had no hash. A manifest with any other field must end with one."""
 
 
 def from_bytes(content: bytes, key: str) -> Manifest:
-    """Parse a manifest. Raises E207 for one that is damaged or newer than this pair."""
+    """Parse a manifest. Raises E207 if it is damaged or newer than this pair."""
     try:
         fields = decode_json(content, dict[str, msgspec.Raw])
         schema, layout = decode_json(fields["schema_version"], int), decode_json(fields["layout"], str)
@@ -489,23 +466,17 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             raise errors.stored_data_damaged(key, "its SHA-256 is not the one that it ends with")
         value = decode_json(content, _ManifestJson)
         if sum(shard.documents for shard in value.shards if shard.tombstones) > _MOST_ROWS:
-            raise ValueError("it has more marks on documents than fit into memory")
+            raise ValueError("it flags more deleted documents than fit into memory")
+        same = {name: getattr(value, name) for name in _MANIFEST_FIELDS}
         return Manifest(
-            kb_id=value.kb_id,
+            **same,
             number=value.version,
-            commit_id=value.commit_id,
-            created_at=value.created_at,
             embedder=value.embedder.name,
             dimension=value.embedder.dimension,
             shards=tuple(shard.to_ref(value.embedder.dimension) for shard in value.shards),
             dropped=value.dropped,
-            collections=value.collections,
-            recent_commits=value.recent_commits,
             hashed_as=value.embedder.hashed_as,
-            # A cause that this pair does not know changes nothing about what is stored.
             made_by=next((cause for cause in get_args(Cause) if cause == value.made_by), ""),
-            label=value.label,
-            index_sha256=value.index_sha256,
             restored=value.restored_version,
             rolled_back=value.rolled_back_version,
         )

@@ -1,11 +1,11 @@
-"""The files of one shard, opened for reading: search file, id directory, rows in DuckDB.
+"""The files of one shard, open for reading: search file, id directory, rows in DuckDB.
 
 Invariants
-    Nothing here writes. What a shard returns stays valid for as long as it is held.
-    Every number in an opened file is a place that is there: the openers raise E207 for all others.
+    Nothing here writes. Returned arrays stay valid as long as they are referenced.
+    The openers check every offset and index in a file, and raise E207 for one that is out of range.
 """
 
-import contextlib
+import bisect
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +17,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pair import clock
-from pair.engine.filters import Filter
 from pair.engine.format.array_file import (
     ArrayFile,
     RangeFile,
@@ -43,26 +41,24 @@ from pair.engine.format.duckdb_io import open_database, query_errors
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef
+from pair.engine.format.metadata_index import MetadataIndex
 from pair.engine.format.vectors import Codes, VectorIndex, Vectors
 from pair.values import GraphRows, Hit
 
 if TYPE_CHECKING:
     import duckdb
 
-_REMEMBERED_FILTERS = 64
-_MOST_REMEMBERED_VALUES = 100
-"""Of a filter: a longer one takes more memory than it saves time."""
 _SHORT_BYTES = 65_536
-"""Documents of which everything is fetched, where a passage is wanted."""
+"""A document up to this size is fetched whole when a passage of it is wanted."""
 
 
 def spans_of_places(pack: ArrayFile) -> list[Span]:
-    """Return where the places of documents and chunks are in a search file."""
+    """Return the spans of the tables of documents and chunks."""
     return [pack.span("docs"), pack.span("chunks")]
 
 
 def span_of_index(pack: ArrayFile) -> Span:
-    """Return where everything but the texts is, which come last."""
+    """Return the span of everything before the texts."""
     return 0, pack.span("texts")[0]
 
 
@@ -73,15 +69,12 @@ def spans_of_vectors(pack: ArrayFile, rows: npt.NDArray[np.int64]) -> list[Span]
 
 
 class SearchFile:
-    """Vectors, chunks and texts.
-
-    Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
-    """
+    """Vectors, chunks and texts. Its methods raise E207 for damage that opening does not find."""
 
     def __init__(self, pack: ArrayFile, key: str, pieces: RangeFile | None = None) -> None:
-        """`key`: content hash of the shard and name of the file.
+        """`key`: content hash of the shard and name of the file. Raises ValueError for any other file.
 
-        `pieces`: of a file that is not here as a whole. Then every method may fetch, and raise RangeError.
+        `pieces`: a file that is fetched by ranges. Then every method may fetch, and raise RangeError.
         """
         self._pieces = pieces
         self._pack = pack
@@ -92,7 +85,7 @@ class SearchFile:
             pieces.want(spans_of_places(pack))
         self.chunks = pack.array("chunks", CHUNK_TYPE)
         self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2, length=len(self.chunks))
-        """All of them; in a file that is read by ranges, use `row_vectors`."""
+        """All vectors. In a file that is fetched by ranges, use `row_vectors`."""
         self.docs = pack.array("docs", DOC_TYPE)
         self._all_texts = pack.bytes("texts")
         self.doc_of_row: npt.NDArray[np.uint32] = np.ascontiguousarray(self.chunks["doc"])
@@ -121,14 +114,14 @@ class SearchFile:
         return self.vectors.take(rows, axis=0)
 
     def spans_of_texts(self, rows: npt.NDArray[np.int64]) -> list[Span]:
-        """Return the bytes of the file that are needed to show these rows."""
+        """Return the spans of the headers and texts of these rows."""
         first, _ = self._pack.span("texts")
         spans: list[Span] = []
         for row in rows.tolist():
             doc, start_byte, end_byte, _, _ = self.chunks[row].item()
             begin, header_size, text_size, _ = self.docs[doc].item()
             begin, text = first + begin, first + begin + header_size
-            if text_size <= _SHORT_BYTES:  # neighbours, which may become one passage, are within
+            if text_size <= _SHORT_BYTES:  # with neighbours, which may join the passage
                 spans.append((begin, text + text_size))
             else:
                 spans += [(begin, text), (text + start_byte, text + end_byte)]
@@ -158,24 +151,32 @@ class SearchFile:
         return self._decode(self._text_bytes(doc))
 
     def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
-        """`header`: of the row's document."""
-        doc, _, _, start, end = self.chunks[row].item()
+        """Return a row as a hit. The metadata of a document with pages also has the `page` of the row.
+
+        `header`: the header of the document.
+        """
+        doc, start_byte, _, start, end = self.chunks[row].item()
+        metadata = header.metadata
+        if "pages" in metadata:
+            begin, header_size, _, _ = self.docs[doc].item()
+            before = self._texts(begin + header_size, begin + header_size + start_byte)
+            metadata = {**metadata, "page": bytes(before).count(b"\f") + 1}
         return Hit(
             document_id=header.id,
             chunk_id=f"{header.id}#{row - self.docs[doc].item()[3]}",
             title=header.title,
             url=header.url,
-            text=self._row_text(row),
+            text=self.row_text(row),
             score=score,
             distance=distance,
-            metadata=header.metadata,
+            metadata=metadata,
             start=start,
             end=end,
             shard=self.name,
         )
 
     def rows_with_text(self, content: bytes) -> npt.NDArray[np.int64]:
-        """Return the rows whose text is exactly this. Only texts of the same length are read."""
+        """Return the rows with exactly this text. Only texts of the same length are read."""
         chunks = self.chunks
         rows = np.flatnonzero(chunks["end_byte"] - chunks["start_byte"] == len(content))
         docs = self.docs[self.doc_of_row[rows]]
@@ -184,15 +185,15 @@ class SearchFile:
         if self._pieces is not None and len(begins):
             first, _ = self._pack.span("texts")
             ordered = np.sort(begins)
-            # Many are close together: what lies between is fetched with them.
+            # Join spans that are close together.
             groups = np.split(ordered, np.flatnonzero(np.diff(ordered) > _SHORT_BYTES) + 1)
             self._pieces.want([(first + int(group[0]), first + int(group[-1]) + size) for group in groups])
         return rows[[bytes(texts[begin : begin + size]) == content for begin in begins.tolist()]]
 
     def documents(self, numbers: npt.NDArray[np.int64], graphs: StoredGraphs) -> StoredDocuments:
-        """Return these documents of a whole file, but for their keywords, as columns for another shard.
+        """Return these documents as columns for another shard, without keywords. Raises E207.
 
-        `graphs`: of all documents of this shard. Raises E207.
+        `graphs`: the graphs of all documents of this shard.
         """
         headers, texts = [], []
         for number in numbers.tolist():
@@ -226,10 +227,10 @@ class SearchFile:
         return np.zeros(len(self.chunks), np.bool_)
 
     def row_fields(self, row: int) -> tuple[str, str]:
-        """Return the texts that a row is found by: its own, and the title of its document."""
-        return self._row_text(row), self.header(int(self.doc_of_row[row])).title
+        """Return the text of a row and the title of its document."""
+        return self.row_text(row), self.header(int(self.doc_of_row[row])).title
 
-    def _row_text(self, row: int) -> str:
+    def row_text(self, row: int) -> str:
         doc, start_byte, end_byte, _, _ = self.chunks[row].item()
         begin, header_size, _, _ = self.docs[doc].item()
         begin += header_size
@@ -241,7 +242,7 @@ class SearchFile:
 
 
 def _check_documents(docs: npt.NDArray[Any], chunks: npt.NDArray[Any], texts_size: int) -> None:
-    """Refuse documents that do not follow each other in the texts, and chunks that are not within their documents."""
+    """Raise ValueError for documents with gaps or overlaps, and for chunks outside their documents."""
     sizes = docs["header_size"].astype(np.uint64) + docs["text_size"]
     ends = np.cumsum(sizes, dtype=np.uint64)
     if (int(ends[-1]) if len(docs) else 0) != texts_size or not np.array_equal(docs["offset"], ends - sizes):
@@ -261,7 +262,7 @@ def _check_documents(docs: npt.NDArray[Any], chunks: npt.NDArray[Any], texts_siz
 
 @dataclass(frozen=True, slots=True)
 class ListedDocument:
-    """A document as listed in the id directory."""
+    """A document in the id directory."""
 
     id: str
     owner: str
@@ -270,15 +271,16 @@ class ListedDocument:
 
 
 class IdFile:
-    """The ids of a shard's documents. Raises ValueError for a file that is no id directory."""
+    """The ids of a shard's documents."""
 
     def __init__(self, pack: ArrayFile) -> None:
+        """Raise ValueError for a file that is not an id directory."""
         self._lines = pack.array("lines", ID_TYPE)
         self._order = pack.array("order", "<u4", length=len(self._lines))
         self._names = pack.bytes("names")
         self._owners = msgspec.convert(load_json(pack.bytes("owners")), list[str])
         self._prefixes = np.ascontiguousarray(self._lines["prefix"])
-        # Each document must have one line, and each line one place in the order and its own name.
+        # Each document must have one line, and each line one position in the order and its own name.
         count = len(self._lines)
         for name, numbers in (("lines", self._lines["doc"]), ("order", self._order)):
             check_below(name, numbers, count)
@@ -291,16 +293,18 @@ class IdFile:
         if int(sizes.sum()) != len(self._names):
             raise ValueError("the section names has another size than its names")
         check_utf8("names", self._names, np.concatenate([begins, begins + sizes]))
+        self.metadata = MetadataIndex.read(pack, count)
+        """The metadata of the documents; None in a file that was written without it."""
 
     @property
     def count(self) -> int:
         return len(self._lines)
 
     def find(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the line of each identity (a row of two numbers); -1 for one that is not here."""
+        """Return the line of each identity (a row of two numbers); -1 for an unknown one."""
         lines = np.full(len(identities), -1, np.int64)
         first = np.searchsorted(self._prefixes, identities[:, 0])
-        # Two ids may share the first half of their hash; three do not in any KB that fits on this planet.
+        # Two ids may share the first half of their hash. For three, the chance is negligible.
         for places in (first, first + 1):
             inside = np.flatnonzero(places < len(self._lines))
             entries, wanted = self._lines[places[inside]], identities[inside]
@@ -314,17 +318,17 @@ class IdFile:
         return both, self._lines["doc"].astype(np.int64)
 
     def ranks(self) -> npt.NDArray[np.int64]:
-        """Return the place of each document, by number, in the order of their ids."""
+        """Return the rank of each document, by number, in the order of ids."""
         ranks = np.empty(len(self._order), np.int64)
         ranks[self._lines["doc"][self._order]] = np.arange(len(self._order))
         return ranks
 
     def find_lines(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Return the lines of documents that are marked by their numbers."""
+        """Return the lines of the wanted documents. `wanted`: a flag for each document."""
         return np.flatnonzero(wanted[self._lines["doc"]])
 
     def hashes_at(self, lines: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Return identities and content hashes: a row of two numbers for each."""
+        """Return the identities and the content hashes of lines: a row of two numbers for each."""
         entries = self._lines[lines]
         identities = np.stack([entries["prefix"], entries["rest"]], axis=1)
         return identities, np.ascontiguousarray(entries["hash"]).view("<u8").reshape(-1, 2)
@@ -338,17 +342,11 @@ class IdFile:
         name = bytes(self._names[begin : begin + int(entry["id_size"])]).decode(errors="surrogatepass")
         return ListedDocument(name, self._owners[int(entry["owner"])], bytes(entry["hash"]).hex(), int(entry["doc"]))
 
-    def after(self, document_id: str) -> Iterator[ListedDocument]:
-        """Yield documents by id, from the first after this one."""
-        low, high = 0, len(self._order)
-        while low < high:
-            middle = (low + high) // 2
-            if self.read_line(int(self._order[middle])).id <= document_id:
-                low = middle + 1
-            else:
-                high = middle
-        for position in range(low, len(self._order)):
-            yield self.read_line(int(self._order[position]))
+    def after(self, document_id: str, wanted: npt.NDArray[np.bool_] | None = None) -> Iterator[ListedDocument]:
+        """Yield the documents after this id, in the order of ids. `wanted`: a flag for each document."""
+        first = bisect.bisect_right(self._order, document_id, key=lambda line: self.read_line(int(line)).id)
+        lines = self._order[first:]
+        return map(self.read_line, lines if wanted is None else lines[wanted[self._lines["doc"][lines]]])
 
     def numbers_of_owner(self, owner: str) -> npt.NDArray[np.int64]:
         if owner not in self._owners:
@@ -358,49 +356,31 @@ class IdFile:
 
 
 class RowsFile:
-    """The shard's tables, kept open; each question has a cursor of its own.
-
-    Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
-    """
+    """The tables of a shard. Its methods raise E207 for damage that opening does not find."""
 
     def __init__(self, connection: "duckdb.DuckDBPyConnection", key: str, documents: int, shard_bytes: int) -> None:
-        """`shard_bytes`: of all files of the shard, which no table can exceed."""
+        """`shard_bytes`: size of all files of the shard, which limits every table. Raises ValueError, E207."""
         self._connection = connection
         self._key = key
         self._documents = documents
         self._shard_bytes = shard_bytes
         self._lock = threading.Lock()
         with query_errors(self._key):
-            self._check()
-        self._select_cached = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
+            self._check_sizes()
 
-    def _check(self) -> None:
-        """Check the sizes of tables: one whose rows are all alike is small on disk, and may exceed all memory."""
+    def _check_sizes(self) -> None:
+        """Raise ValueError for a table that is too long: equal rows are small on disk, and may exceed all memory."""
         numbers = self._cursor().execute("SELECT count(*), count(doc), min(doc), max(doc) FROM docs").fetchone()
         expected = (0, 0, None, None) if not self._documents else (self._documents,) * 2 + (0, self._documents - 1)
         if numbers != expected:
-            raise ValueError("it holds another number of documents than the manifest says")
+            raise ValueError("its number of documents is not the one in the manifest")
         for table in COLUMNS:
             count = self._cursor().execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - our own names
             if count is None or count[0] > self._shard_bytes:
-                raise ValueError(f"the table {table} holds more than the shard can")
-
-    def select(self, condition: Filter) -> npt.NDArray[np.bool_]:
-        """Tell which documents meet the condition, by number. Raises E609 when the caller has given up."""
-        return (self._select_cached if condition.values <= _MOST_REMEMBERED_VALUES else self._select)(condition)
-
-    def _select(self, condition: Filter) -> npt.NDArray[np.bool_]:
-        where, parameters = condition.to_sql()
-        cursor = self._cursor()
-        with query_errors(self._key), contextlib.closing(cursor), clock.interruptible(cursor.interrupt):
-            docs = cursor.execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
-        chosen = np.zeros(self._documents, np.bool_)
-        with damage_errors(self._key):
-            chosen[np.asarray(docs, dtype=np.int64)] = True
-        return chosen
+                raise ValueError(f"the table {table} has more rows than the shard has bytes")
 
     def documents(self) -> list[tuple[Header, str, list[tuple[int, int]]]]:
-        """Return header, text and places of chunks of each document, by number."""
+        """Return the header, the text and the ranges of the chunks of each document, by number."""
         cursor = self._cursor()
         with query_errors(self._key), damage_errors(self._key):
             self._refuse_any("docs", "id IS NULL OR title IS NULL OR url IS NULL OR text IS NULL OR metadata IS NULL")
@@ -408,7 +388,7 @@ class RowsFile:
             self._refuse_any("chunks", "start_at < 0")
             sizes = cursor.execute("SELECT sum(strlen(text) + strlen(metadata)) FROM docs").fetchone()
             if sizes is None or (sizes[0] or 0) > self._shard_bytes:
-                raise ValueError("its texts are longer than those of the shard")
+                raise ValueError("its texts are longer than the shard")
             rows = cursor.execute(
                 "SELECT id, owner, title, url, metadata, content_hash, text FROM docs ORDER BY doc"
             ).fetchall()
@@ -422,7 +402,7 @@ class RowsFile:
             documents = []
             for doc, (own, owner, title, url, metadata, content_hash, text) in enumerate(rows):
                 header = Header(own, owner, title, url, load_json(metadata.encode()), content_hash)
-                documents.append((Header.from_bytes(header.to_bytes()), text, places[doc]))  # as strict as for bytes
+                documents.append((Header.from_bytes(header.to_bytes()), text, places[doc]))  # checks the fields
             return documents
 
     def graphs(self) -> dict[int, GraphRows]:
@@ -449,10 +429,10 @@ class RowsFile:
         return {doc: GraphRows(tuple(rows[0]), tuple(rows[1])) for doc, rows in graphs.items()}
 
     def _refuse_any(self, table: str, condition: str) -> None:
-        """Refuse rows of a table that meet this condition, or belong to no document."""
+        """Raise ValueError if a row of the table meets this condition, or belongs to no document."""
         where = f"doc IS NULL OR doc < 0 OR doc >= {self._documents} OR {condition}"
         if self._cursor().execute(f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").fetchone() is not None:  # noqa: S608
-            raise ValueError(f"a row of the table {table} cannot be")
+            raise ValueError(f"a row of the table {table} is invalid")
 
     def _cursor(self) -> "duckdb.DuckDBPyConnection":
         with self._lock:
@@ -460,6 +440,7 @@ class RowsFile:
 
 
 def open_search(ref: ShardRef, path: Path, pieces: RangeFile | None = None) -> SearchFile:
+    """Open the search file of a shard. All openers raise E207 for a file that is damaged or of another shard."""
     with damage_errors(ref.key("search")):
         pack = ArrayFile.open(path) if pieces is None else pieces.pack
         search = SearchFile(pack, _name_file(path), pieces)
@@ -511,4 +492,4 @@ def _name_file(path: Path) -> str:
 
 def _check(count: int, expected: int, things: str) -> None:
     if count != expected:
-        raise ValueError(f"it holds another number of {things} than the manifest says")
+        raise ValueError(f"its number of {things} is not the one in the manifest")

@@ -1,9 +1,9 @@
-"""Build the files of one shard in a scratch folder: the rows in DuckDB, and what queries read beside them."""
+"""Build the files of one shard in a scratch folder: the rows in DuckDB, and the files that queries map."""
 
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.filters import flatten_metadata
+from pair.engine.filters import Row, flatten_metadata
 from pair.engine.format import vectors as vector_index
 from pair.engine.format.array_file import ShardFile, write_arrays
-from pair.engine.format.columns import COLUMNS, DOC_TYPE, ID_TYPE, Header, StoredDocuments, StoredGraphs, hash_ids
+from pair.engine.format.columns import COLUMNS, DOC_TYPE, ID_TYPE, Header, StoredDocuments, hash_ids
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
 from pair.engine.format.manifest import FileRole, ShardRef, file_name, hash_files, shards_prefix
+from pair.engine.format.metadata_index import MetadataIndex
 from pair.files import hash_file
+from pair.text.links import list_subjects
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,7 +37,7 @@ _TABLES = "".join(
 _STORAGE_VERSION = "v1.2.0"
 """The oldest DuckDB that can read our shards."""
 _BLOCK_SIZE = 16384
-"""The smallest there is: a shard with one document must not take half a megabyte."""
+"""The smallest block size, so that a shard with one document does not take half a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +49,29 @@ class BuiltShard:
 def build_shard(
     folder: Path, kb_id: str, documents: StoredDocuments, *, commit_id: str, run: str, number: int = 0
 ) -> BuiltShard:
-    """Build a shard. `commit_id` goes into the rows, so that no two attempts to write ever make the same shard.
+    """Build a shard. Its rows contain `commit_id`, so that two attempts to write never make the same shard.
 
-    Garbage collection may therefore delete what an earlier attempt left without taking anything from a later one.
+    So garbage collection can delete the shards of a failed attempt without harm to a later one.
     """
     shard_id = f"shard-{number:05}"
     folder.mkdir(parents=True, exist_ok=True)
     headers = [Header.from_bytes(header) for header in documents.headers]
+    values = [flatten_metadata(header.metadata) for header in headers]
     roles: tuple[FileRole, ...] = ("rows", "search", "ids", "keywords")
     if documents.graphs.is_made:
         roles = (*roles, "graph")
     paths = {role: folder / file_name(shard_id, role) for role in roles}
     with file_errors(paths["rows"]):
-        _write_rows(paths["rows"], documents, headers, commit_id)
+        _write_rows(paths["rows"], documents, headers, values, commit_id)
     written: dict[FileRole, ShardFile] = {
         "rows": ShardFile(paths["rows"].stat().st_size, hash_file(paths["rows"])),
         "search": _write_search(paths["search"], documents),
-        "ids": _write_ids(paths["ids"], headers),
+        "ids": _write_ids(paths["ids"], headers, values),
         "keywords": write_keywords(paths["keywords"], documents.keywords, paths["search"]),
     }
     if "graph" in paths:
-        sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks))
+        subjects = [list_subjects(header.id, header.title, header.url) for header in headers]
+        sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks), subjects)
         written["graph"] = write_arrays(paths["graph"], sections)
     centroids, radii = vector_index.find_centroids(documents.vectors, MOST_CENTROIDS if run else 1)
     ref = ShardRef(
@@ -93,9 +97,9 @@ def rebuild_shard(
     unchanged: Callable[[FileRole], Path],
     commit_id: str,
 ) -> BuiltShard:
-    """Build the same shard with the vectors of `documents`, which are all of it. Files without vectors stay.
+    """Build a shard with other vectors, those of `documents`. Only the search file changes.
 
-    `unchanged` returns the path of such a file. `commit_id` goes into the new file, for the same reason.
+    `unchanged` returns the path of another file. The search file contains `commit_id`, as rows do in `build_shard`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(shard.shard_id, "search")
@@ -112,14 +116,13 @@ def rebuild_shard(
     return BuiltShard(ref, {role: path if role == "search" else unchanged(role) for role in files})
 
 
-# ── rows ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 _idle: defaultdict[int, list["duckdb.DuckDBPyConnection"]] = defaultdict(list)
-"""Empty databases in memory, by process: making one takes as long as building a small shard."""
+"""Unused in-memory databases, by process. Opening one takes as long as building a small shard."""
 
 
-def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header], commit_id: str) -> None:
+def _write_rows(
+    path: Path, documents: StoredDocuments, headers: Sequence[Header], values: Sequence[Sequence[Row]], commit_id: str
+) -> None:
     idle = _idle[os.getpid()]
     try:
         connection = idle.pop()
@@ -133,18 +136,27 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
         connection.execute(_TABLES)
         connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
         scratch = path.with_suffix(".rows")
-        _insert(connection, scratch, "docs", _docs_rows(documents, headers))
-        metadata = ((doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata))
-        _insert(connection, scratch, "doc_metadata", metadata)
+        texts = (content.decode(errors="replace") for content in documents.texts)
+        metadata = (json.dumps(header.metadata, ensure_ascii=False) for header in headers)
+        rows = (
+            (doc, header.id, header.owner, header.title, header.url, text, value, header.content_hash)
+            for doc, (header, text, value) in enumerate(zip(headers, texts, metadata, strict=True))
+        )
+        _insert(connection, scratch, "docs", rows)
+        flat = ((doc, *row) for doc, own in enumerate(values) for row in own)
+        _insert(connection, scratch, "doc_metadata", flat)
         owners = documents.chunks["doc"].astype(np.int64)
         numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
         places = {**_split_columns(documents.chunks), "number": numbers}
         _insert_columns(connection, {"chunk_places": places}, _CHUNK_ROWS)
-        if documents.graphs:
-            _insert_graphs(connection, documents.graphs)
+        if graphs := documents.graphs:
+            # One text: for each string in an array, DuckDB checks whether pandas is installed.
+            connection.execute(_GRAPH_NAMES, [json.dumps([_replace_surrogates(name) for name in graphs.names])])
+            columns = {"graph_mentions": _split_columns(graphs.mentions), "graph_edges": _split_columns(graphs.edges)}
+            _insert_columns(connection, columns, _GRAPH_ROWS)
         connection.execute("COMMIT")
         connection.execute("USE memory")
-        connection.execute("DETACH shard_file")  # writes everything into the one file
+        connection.execute("DETACH shard_file")  # writes everything to the file
     except BaseException:
         connection.close()
         raise
@@ -156,7 +168,7 @@ def _quote(path: Path) -> str:
 
 
 def _insert(connection: "duckdb.DuckDBPyConnection", scratch: Path, table: str, rows: Iterable[_Row]) -> None:
-    """Insert rows through a file of JSON lines: fifty times faster than passing Python values one by one."""
+    """Insert rows through a file of JSON lines, which is 50 times faster than passing Python values."""
     longest = 0
     with scratch.open("w", encoding="utf-8") as stream:
         for row in rows:
@@ -176,28 +188,15 @@ def _replace_surrogates(value: _Value) -> _Value:
     return value.encode(errors="replace").decode() if isinstance(value, str) and not value.isascii() else value
 
 
-def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterator[_Row]:
-    for doc, (header, content) in enumerate(zip(headers, documents.texts, strict=True)):
-        text, metadata = content.decode(errors="replace"), json.dumps(header.metadata, ensure_ascii=False)
-        yield doc, header.id, header.owner, header.title, header.url, text, metadata, header.content_hash
-
-
 def _insert_columns(
     connection: "duckdb.DuckDBPyConnection", columns: Mapping[str, dict[str, npt.NDArray[Any]]], statements: str
 ) -> None:
-    """Insert columns of numbers; the texts that go with them are in their tables already."""
+    """Run statements that read these columns of numbers as tables."""
     for name, column in columns.items():
         connection.register(name, column)
     connection.execute(statements)
     for name in columns:
         connection.unregister(name)
-
-
-def _insert_graphs(connection: "duckdb.DuckDBPyConnection", graphs: StoredGraphs) -> None:
-    # As one text: for each string of an array, DuckDB looks anew whether pandas is installed.
-    connection.execute(_GRAPH_NAMES, [json.dumps([_replace_surrogates(name) for name in graphs.names])])
-    columns = {"graph_mentions": _split_columns(graphs.mentions), "graph_edges": _split_columns(graphs.edges)}
-    _insert_columns(connection, columns, _GRAPH_ROWS)
 
 
 def _split_columns(rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
@@ -234,9 +233,6 @@ DROP TABLE graph_names;
 """
 
 
-# ── what queries read ──────────────────────────────────────────────────────────────────────────────
-
-
 def _first_chunks(documents: StoredDocuments) -> npt.NDArray[np.int64]:
     counts = documents.chunk_counts()
     return np.cumsum(counts) - counts
@@ -265,8 +261,8 @@ def _write_search(path: Path, documents: StoredDocuments, made_by: str = "") -> 
     )
 
 
-def _write_ids(path: Path, headers: Sequence[Header]) -> ShardFile:
-    """Write ids sorted by their hashes for looking up, with a second order for listing."""
+def _write_ids(path: Path, headers: Sequence[Header], values: Sequence[Sequence[Row]]) -> ShardFile:
+    """Write the id directory, sorted by hash for lookups, with a second order for lists, and the metadata."""
     names = [header.id.encode(errors="surrogatepass") for header in headers]
     owners = sorted({header.owner for header in headers})
     owner_numbers = {owner: number for number, owner in enumerate(owners)}
@@ -289,5 +285,6 @@ def _write_ids(path: Path, headers: Sequence[Header]) -> ShardFile:
             "order": place[by_name] if by_name else np.empty(0, np.uint32),
             "owners": [json.dumps(owners, ensure_ascii=False).encode(errors="surrogatepass")],
             "names": names,
+            **MetadataIndex.build(values).sections(),
         },
     )

@@ -1,22 +1,20 @@
 """The vector index of a shard: build, map, search under a selection of rows.
 
 Invariants
-    A distance does not depend on where its row lies: the same two vectors are equally far apart, to the last bit.
-    An exact search leaves out no row that is as near as those it returns.
+    The distance of two vectors does not depend on their rows: it is equal to the last bit.
+    An exact search returns every row that is as near as the last one that it returns.
 """
 
+import functools
+import itertools
 import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import faiss as typed_faiss
 import numpy as np
 import numpy.typing as npt
-
-faiss: Any = typed_faiss
-"""Its stubs are incomplete."""
 
 Vectors = npt.NDArray[np.float32]
 Distances = npt.NDArray[np.float32]
@@ -24,26 +22,28 @@ RowNumbers = npt.NDArray[np.int64]
 Selection = npt.NDArray[np.bool_]
 
 ANN_MIN_ROWS = 2048
-"""Below this, reading every row is as fast as an index."""
+"""Below this number of rows, reading every row is as fast as an index."""
 _CODE_BITS = 4
 _CODE_BLOCK = 32
-"""Rows whose codes lie together."""
+"""Number of rows in one block of codes."""
 _MORE_CANDIDATES = 130
 _CANDIDATES_PER_HIT = 2
-"""Rows that are taken by their codes, to be ranked by their numbers: so many for each hit, and so many more."""
+"""Candidates by code, to be ranked by their vectors: this many for each hit, and this many more."""
+_INDEXES_SHARE = 3
+"""Factor for the candidates of several indexes together, whose codes differ in their errors."""
 _CODE_ROUNDS = 6
 _CODE_SAMPLE = 128
-"""Vectors for each value of a code that are enough to choose the values by."""
+"""Number of training vectors for each value of a code."""
 _EXACT_SHARE = 0.1
-"""Where fewer of the rows than this may be returned, a look at each of them is faster than sorting out the others."""
+"""If fewer than this share of the rows is allowed, reading each of them is faster than filtering candidates."""
 _DEVIATIONS = 3.0
-"""By so many times its usual error a code may place a row too far away before the row is overlooked."""
+"""Standard deviations of the code error up to which a row is not missed."""
 _ROUNDING = 1e-4
-"""More than float32 loses in a sum of products, for vectors of length 1."""
+"""Upper bound of the float32 rounding error of a sum of products, for vectors of length 1."""
 
 
 def compute_distances(vectors: Vectors, query: Vectors) -> Distances:
-    """Return Euclidean distances, summed in float64, row by row, in an order that only the dimension decides."""
+    """Return Euclidean distances, summed in float64 in an order that depends only on the dimension."""
     difference = np.subtract(vectors, query, dtype=np.float64)
     difference *= difference
     distances: Distances = np.sqrt(difference.sum(axis=1)).astype(np.float32)
@@ -57,18 +57,18 @@ def compute_squares(vectors: Vectors) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Each vector in four bits for two of its numbers: few enough bytes that all of them are looked at."""
+    """Product-quantized vectors: four bits for two numbers, so few bytes that a search scans all of them."""
 
     index: npt.NDArray[np.uint8]
-    """As faiss writes it."""
+    """The serialized faiss index."""
     error: npt.NDArray[np.float32]
-    """One number: the mean square of the distance between a vector and what its code stands for."""
+    """One number: the mean squared distance between a vector and its decoded code."""
 
     def check(self, rows: int, dimension: int) -> None:
-        """Raises ValueError for all but the index that `encode` makes of so many vectors.
+        """Raise ValueError unless `encode` could have made this index of vectors of this shape.
 
-        The reader of faiss trusts what it reads: it maps files that an index names, and reads beyond its own bytes.
-        So everything but the numbers of centroids and codes has to be, byte for byte, what it would write.
+        The reader of faiss trusts its input: it maps files that an index names, and reads beyond the end. So every
+        byte except centroids and codes must be what faiss would write.
         """
         begin, centroids_bytes, middle, codes_bytes = _codes_layout(rows, dimension)
         centroids_end = len(begin) + centroids_bytes
@@ -78,9 +78,9 @@ class Codes:
             and self.index[centroids_end : centroids_end + len(middle)].tobytes() == middle
         )
         if not is_expected:
-            raise ValueError("its codes are of another kind or number than its vectors")
+            raise ValueError("its codes do not match its vectors")
         if self.error.size != 1 or not 0 <= float(self.error[0]) < math.inf:
-            raise ValueError("the error of its codes is no number")
+            raise ValueError("the error of its codes is not a finite number")
 
 
 def _code_parts(dimension: int) -> int:
@@ -88,9 +88,9 @@ def _code_parts(dimension: int) -> int:
 
 
 def _codes_layout(rows: int, dimension: int) -> tuple[bytes, int, bytes, int]:
-    """Return how faiss writes an IndexPQFastScan: bytes before the centroids, their size, bytes after, code size."""
+    """Return the layout of an IndexPQFastScan: bytes before the centroids, their size, bytes after, code size."""
     parts, values = _code_parts(dimension), 1 << _CODE_BITS
-    # Type; dimension, rows, two numbers without a meaning, is trained, L2; quantizer; length of the centroids.
+    # Type; dimension, rows, two unused numbers, is trained, L2; quantizer; length of the centroids.
     begin = struct.pack("<4siqqq?i", b"IPfs", dimension, rows, 1 << 20, 1 << 20, True, 1)
     begin += struct.pack("<QQQQ", dimension, parts, _CODE_BITS, dimension * values)
     padded_rows = -(-rows // _CODE_BLOCK) * _CODE_BLOCK
@@ -100,20 +100,27 @@ def _codes_layout(rows: int, dimension: int) -> tuple[bytes, int, bytes, int]:
     return begin, dimension * values * 4, middle, codes_bytes
 
 
-def _use_one_thread() -> None:
-    """Keep faiss in this thread: its own threads wait for each other in a busy loop after every small step.
+@functools.cache
+def _load_faiss() -> Any:
+    """Return the library, with stubs that are incomplete. Small shards do without it, and it takes 70 ms to load."""
+    import faiss  # noqa: PLC0415 - see above
 
-    Where they do not have a core each, that takes up to a hundred times as long. Processes build shards side by side.
-    """
+    return faiss
+
+
+def _use_one_thread() -> Any:
+    """Return faiss, kept in this thread. Its threads wait in busy loops: up to 100 times slower on busy cores."""
+    faiss = _load_faiss()
     faiss.omp_set_num_threads(1)
+    return faiss
 
 
 def encode(vectors: Vectors) -> Codes | None:
-    """Return codes of these vectors; None where they are too few."""
+    """Return the codes of these vectors; None if there are too few."""
     rows, dimension = vectors.shape
     if rows < ANN_MIN_ROWS:
         return None
-    _use_one_thread()
+    faiss = _use_one_thread()
     index = faiss.IndexPQFastScan(dimension, _code_parts(dimension), _CODE_BITS)
     index.pq.cp.niter = _CODE_ROUNDS
     index.pq.cp.max_points_per_centroid = _CODE_SAMPLE
@@ -126,14 +133,15 @@ def encode(vectors: Vectors) -> Codes | None:
 
 
 class VectorIndex:
-    """Rows of a shard by nearness. `codes`: what `encode` made, still in the mapped file."""
+    """Nearest-neighbour search in the rows of a shard. `codes`: the result of `encode`, in the mapped file."""
 
     def __init__(self, vectors: Vectors, squares: npt.NDArray[np.float32], codes: Codes | None) -> None:
         self._vectors = vectors
         self._squares = squares
         self._codes = codes
         if codes is not None:
-            # faiss reads from the mapping itself, so that opening costs no copy; self._codes keeps it alive.
+            faiss = _load_faiss()
+            # faiss reads the mapping without a copy; self._codes keeps it open.
             self._reader = faiss.ZeroCopyIOReader(faiss.swig_ptr(codes.index), codes.index.size)
             self._index: Any = faiss.read_index(self._reader)
             self._error = float(codes.error[0])
@@ -141,63 +149,112 @@ class VectorIndex:
     def nearest(
         self, query: Vectors, limit: int, *, allowed: Selection | None, exact: bool, within: float | None = None
     ) -> tuple[Distances, RowNumbers]:
-        """Return at least the `limit` nearest rows, when there are so many; more where several are equally near.
+        """Return the `limit` nearest rows, and more if several are equally near, with their distances.
 
-        `within`: rows that are farther away than this may be left out.
+        `within`: rows beyond this distance may be omitted.
         """
+        found = self.estimate(query, limit, allowed=allowed, exact=exact, within=within)
+        _, rows, distances = rank_nearest([found], query, limit, within)
+        return distances, rows
+
+    def estimate(
+        self, query: Vectors, limit: int, *, allowed: Selection | None, exact: bool, within: float | None
+    ) -> "Estimates":
+        """Return rows that may be among the `limit` nearest, for `rank_nearest`. Arguments as for `nearest`."""
         count = len(self._vectors) if allowed is None else int(np.count_nonzero(allowed))
         if count == 0 or limit <= 0:
-            return np.empty(0, np.float32), np.empty(0, np.int64)
+            return Estimates(self, np.empty(0, np.int64), None)
         is_few = count <= max(limit, ANN_MIN_ROWS, int(len(self._vectors) * _EXACT_SHARE))
         if exact or self._codes is None or is_few:
             every = None if allowed is None else np.flatnonzero(allowed)
-            rows = self._near_enough(query, min(limit, count), every, within)
-        else:
-            rows = self._by_codes(query, min(limit, count), allowed, within)
-            if len(rows):
-                rows = self._near_enough(query, limit, rows, within)
-        return compute_distances(self._vectors.take(rows, axis=0), query), rows
+            read = (self._vectors, self._squares) if every is None else self.read(every)
+            chosen = _near_enough([read], query, min(limit, count), within)
+            return Estimates(self, chosen if every is None else every[chosen], None)
+        rows, squared = self._by_codes(query, min(limit, count), allowed, within)
+        return Estimates(self, rows, squared)
 
-    def _near_enough(self, query: Vectors, limit: int, rows: RowNumbers | None, within: float | None) -> RowNumbers:
-        """Return the nearest of these rows, or of all, by fast arithmetic, with a margin for its rounding."""
-        if rows is None:
-            vectors, squares = self._vectors, self._squares
-        else:
-            # take() is three times as fast as [rows].
-            vectors, squares = self._vectors.take(rows, axis=0), self._squares.take(rows)
-        rough = squares - 2 * (vectors @ query)
-        own_square = float(query @ query)
-        farthest = math.inf if within is None else within * within - own_square
-        if limit < len(rough):
-            farthest = min(farthest, float(np.partition(rough, limit - 1)[limit - 1]))
-        chosen = np.flatnonzero(rough <= farthest + _ROUNDING * (own_square + float(squares.max())))
-        return chosen if rows is None else rows[chosen]
+    def read(self, rows: RowNumbers) -> tuple[Vectors, npt.NDArray[np.float32]]:
+        """Return the vectors of these rows and their squares."""
+        # take() is three times as fast as [rows].
+        return self._vectors.take(rows, axis=0), self._squares.take(rows)
 
-    def _by_codes(self, query: Vectors, limit: int, allowed: Selection | None, within: float | None) -> RowNumbers:
-        """Return more rows than wanted; the caller ranks them by their vectors."""
+    def _by_codes(
+        self, query: Vectors, limit: int, allowed: Selection | None, within: float | None
+    ) -> tuple[RowNumbers, Distances]:
+        """Return more rows than wanted, with their squared distances by code."""
         wanted = limit * _CANDIDATES_PER_HIT + _MORE_CANDIDATES
         if allowed is None:
             return self._candidates(query, wanted, within)
-        # Rows that are not allowed come with the others, and have to be sorted out.
+        # Some candidates are not allowed, so more are needed.
         wanted = math.ceil(wanted * len(allowed) / np.count_nonzero(allowed))
         while True:
-            candidates = self._candidates(query, wanted, within)
-            rows: RowNumbers = candidates[allowed[candidates]]
+            candidates, squared = self._candidates(query, wanted, within)
+            chosen = allowed[candidates]
+            rows: RowNumbers = candidates[chosen]
             if len(rows) >= limit or len(candidates) < wanted or wanted >= len(self._vectors):
-                return rows
+                return rows, squared[chosen]
             wanted *= 4
 
-    def _candidates(self, query: Vectors, wanted: int, within: float | None) -> RowNumbers:
+    def _candidates(self, query: Vectors, wanted: int, within: float | None) -> tuple[RowNumbers, Distances]:
         count = min(wanted, len(self._vectors))
         squared, rows = np.empty(count, np.float32), np.empty(count, np.int64)
-        # Past the checks of its Python wrapper, which take as long as a thousand rows.
+        # Skip the checks of the Python wrapper, which take as long as 1,000 rows.
+        faiss = _load_faiss()
         self._index.search_c(1, faiss.swig_ptr(query), count, faiss.swig_ptr(squared), faiss.swig_ptr(rows))
-        if within is None:
-            return rows[rows >= 0]
-        # What a code stands for is farther away than its vector by the code's error at most: so it is where the query
-        # shares what the code leaves out, as one from the same cluster does; else it is nearer by as much, on average.
-        deviation = 2 * within * math.sqrt(self._error / len(query))
-        return rows[(rows >= 0) & (squared <= within * within + self._error + _DEVIATIONS * deviation)]
+        chosen = rows >= 0
+        if within is not None:
+            # A decoded vector is farther from the query than the vector by at most the code error, if the query is in
+            # the same cluster; else, on average, it is nearer by as much.
+            deviation = 2 * within * math.sqrt(self._error / len(query))
+            chosen &= squared <= within * within + self._error + _DEVIATIONS * deviation
+        return rows[chosen], squared[chosen]
+
+
+class Estimates(NamedTuple):
+    """Rows of one index that may be among the nearest."""
+
+    source: VectorIndex
+    rows: RowNumbers
+    squared: Distances | None
+    """Their squared distances by code; None if they were chosen by their vectors."""
+
+
+def rank_nearest(
+    found: Sequence[Estimates], query: Vectors, limit: int, within: float | None
+) -> tuple[npt.NDArray[np.int64], RowNumbers, Distances]:
+    """Return the nearest rows of several indexes together: the numbers of their indexes, the rows, their distances."""
+    most = _INDEXES_SHARE * (limit * _CANDIDATES_PER_HIT + _MORE_CANDIDATES)
+    by_code = [part.squared for part in found if part.squared is not None]
+    last = math.inf
+    if sum(map(len, by_code)) > most:
+        last = float(np.partition(np.concatenate(by_code), most - 1)[most - 1])
+    kept = [part.rows if part.squared is None else part.rows[part.squared <= last] for part in found]
+    read = [part.source.read(rows) for part, rows in zip(found, kept, strict=True)]
+    chosen = _near_enough(read, query, limit, within)
+    numbers = np.repeat(np.arange(len(found)), [len(rows) for rows in kept])[chosen]
+    starts = itertools.accumulate((len(rows) for rows in kept[:-1]), initial=0)
+    near = [
+        vectors.take(chosen[numbers == number] - start, axis=0)
+        for number, start, (vectors, _) in zip(itertools.count(), starts, read)
+    ]
+    return numbers, np.concatenate(kept)[chosen], compute_distances(np.concatenate(near), query)
+
+
+def _near_enough(
+    parts: Sequence[tuple[Vectors, npt.NDArray[np.float32]]], query: Vectors, limit: int, within: float | None
+) -> RowNumbers:
+    """Return the places of the nearest vectors, by float32 arithmetic with a margin for rounding.
+
+    `parts`: vectors and their squares.
+    """
+    # Not `vectors @ query`: BLAS would use a thread for each core, and wait for those that are busy.
+    rough = np.concatenate([squares - 2 * np.vecdot(vectors, query) for vectors, squares in parts])
+    own_square = float(query @ query)
+    farthest = math.inf if within is None else within * within - own_square
+    if 0 < limit < len(rough):
+        farthest = min(farthest, float(np.partition(rough, limit - 1)[limit - 1]))
+    largest = max(float(squares.max(initial=0.0)) for _, squares in parts)
+    return np.flatnonzero(rough <= farthest + _ROUNDING * (own_square + largest))
 
 
 # ── groups of near vectors ─────────────────────────────────────────────────────────────────────────
@@ -205,7 +262,7 @@ class VectorIndex:
 _SAMPLE_PER_GROUP = 64
 _ROUNDS = 10
 _SLACK = 2.0
-"""How much larger than the average a group may become."""
+"""Most weight of a group, as a multiple of the average."""
 _BLOCK_ROWS = 8192
 _CHOICES = 8
 _CLUSTERS_PER_GROUP = 64
@@ -213,23 +270,22 @@ _MOST_CLUSTERS = 2048
 _LEAST_SAMPLE_PER_CLUSTER = 8
 _PACKING_SLACK = 2.0
 _SAMPLE_PER_CLUSTER = 40
-"""Vectors that are enough to find a cluster by."""
+"""Number of training vectors for each cluster."""
 
 
 def sample_size(groups: int) -> int:
-    """Return how many vectors `Grouping` needs as a sample."""
+    """Return the size of the sample that `Grouping` needs."""
     return _SAMPLE_PER_CLUSTER * min(groups * _CLUSTERS_PER_GROUP, _MOST_CLUSTERS)
 
 
 class Grouping:
-    """Groups of near vectors of about equal weight, assigned part by part.
+    """Groups of near vectors with about equal weights. Vectors are assigned in parts.
 
-    Vectors belong to small clusters, and clusters to groups: a group's border then goes between clusters, where few
-    vectors are, and not through them.
+    Vectors belong to small clusters, and clusters to groups, so that the borders of groups lie between clusters.
     """
 
     def __init__(self, sample: Vectors, groups: int, weight: int) -> None:
-        groups = min(groups, len(sample))  # k-means refuses more groups than there are vectors
+        groups = min(groups, len(sample))  # k-means refuses more groups than vectors
         clusters = min(groups * _CLUSTERS_PER_GROUP, _MOST_CLUSTERS, len(sample) // _LEAST_SAMPLE_PER_CLUSTER)
         self._means = _means(sample, max(groups, clusters))
         members = np.bincount(_nearest(self._means, sample, 1)[0][:, 0], minlength=len(self._means))
@@ -237,13 +293,13 @@ class Grouping:
         self._room = np.full(groups, _SLACK * weight / groups)
 
     def assign(self, vectors: Vectors, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the group of each vector: that of its nearest cluster with room. The most eager choose first."""
+        """Return the group of each vector: that of its nearest cluster with room."""
         clusters, squared = _nearest(self._means, vectors, _CHOICES)
         return _assign(self._group_of_cluster[clusters], squared, weights, self._room)
 
 
 def _pack_clusters(means: Vectors, members: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
-    """Return the group of each cluster: near ones together, and about as many vectors in each."""
+    """Return the group of each cluster. Groups contain near clusters, and about equal numbers of vectors."""
     if len(means) == groups:
         return np.arange(groups)
     choices, squared = _nearest(_means(means, groups), means, _CHOICES)
@@ -251,14 +307,11 @@ def _pack_clusters(means: Vectors, members: npt.NDArray[np.int64], groups: int) 
 
 
 def _assign(
-    choices: npt.NDArray[np.int64],
-    squared: Distances,
-    weights: npt.NDArray[np.int64],
-    room: npt.NDArray[np.float64],
+    choices: npt.NDArray[np.int64], squared: Distances, weights: npt.NDArray[np.int64], room: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.int64]:
-    """Return one of the choices of each, as long as there is room. Changes `room`.
+    """Return the first of the choices of each vector that has room, and reduce `room`.
 
-    `squared`: the distances to the choices. Those choose first that prefer their first choice to the second most.
+    `squared`: squared distances to the choices. Vectors with the clearest first choice come first.
     """
     groups = np.empty(len(choices), np.int64)
     eagerness = squared[:, min(1, squared.shape[1] - 1)] - squared[:, 0]
@@ -271,9 +324,9 @@ def _assign(
 
 
 def _nearest(means: Vectors, vectors: Vectors, count: int) -> tuple[npt.NDArray[np.int64], Distances]:
-    """Return the nearest means of each vector, and the squared distances to them."""
+    """Return the nearest means of each vector, and their squared distances."""
     choices = min(len(means), count)
-    _use_one_thread()
+    faiss = _use_one_thread()
     nearest = np.empty((len(vectors), choices), np.int64)
     squared = np.empty((len(vectors), choices), np.float32)
     flat = faiss.IndexFlatL2(means.shape[1])
@@ -289,7 +342,7 @@ def _means(vectors: Vectors, groups: int) -> Vectors:
     if len(vectors) > groups * _SAMPLE_PER_GROUP:
         step = len(vectors) / (groups * _SAMPLE_PER_GROUP)
         sample = vectors[(np.arange(groups * _SAMPLE_PER_GROUP) * step).astype(np.int64)]
-    _use_one_thread()
+    faiss = _use_one_thread()
     kmeans = faiss.Kmeans(
         vectors.shape[1], groups, niter=_ROUNDS, seed=1, min_points_per_centroid=1, max_points_per_centroid=10**9
     )
@@ -299,11 +352,11 @@ def _means(vectors: Vectors, groups: int) -> Vectors:
 
 
 def find_centroids(vectors: Vectors, most: int) -> tuple[Vectors, Sequence[float]]:
-    """Return a few means of these vectors, each with the distance of the farthest vector that is nearest to it."""
+    """Return a few means of these vectors, and for each the distance of its farthest vector."""
     if not len(vectors):
         return np.empty((0, vectors.shape[1]), np.float32), ()
     count = max(1, min(most, len(vectors) // 256))
-    # float16 is what the manifest keeps: radii must hold for the rounded means.
+    # The manifest stores float16, so the radii must apply to the rounded means.
     exact_means = vectors.mean(axis=0, keepdims=True) if count == 1 else _means(vectors, count)
     means = exact_means.astype(np.float16).astype(np.float32)
     owner, squared = _nearest(means, vectors, 1)

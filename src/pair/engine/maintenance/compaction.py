@@ -1,9 +1,9 @@
-"""Compaction: merge and re-cluster shards while readers and writers go on, then publish what is left of them.
+"""Compaction: merge and re-cluster shards without blocking readers and writers, then publish the new shards.
 
 Invariants
-    The long part needs no lease. At the end, documents that were deleted meanwhile are deleted in the new shards too.
-    Compaction starts over when a shard that was read is gone from the manifest, when deleted documents of one came
-    back, or when garbage was collected meanwhile.
+    Building needs no lease. At the end, documents that were deleted during the build are deleted in the new shards.
+    Compaction starts over if the manifest no longer names a shard that was read, if deleted documents of one came
+    back, or if garbage was collected.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ _Number = TypeVar("_Number", np.float32, np.int64)
 class CompactionReport:
     reason: str
     shards_before: int = 0
-    """Shards that were replaced."""
+    """Number of replaced shards."""
     shards_after: int = 0
-    """Shards that replaced them."""
+    """Number of new shards."""
     documents: int = 0
     manifest_version: int = 0
     conflicts: int = 0
@@ -46,18 +46,18 @@ class CompactionReport:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A new shard, and where its documents come from."""
+    """A new shard and the sources of its documents."""
 
     ref: ShardRef
     members: Sequence[tuple[ShardRef, Numbers]]
-    """Shards that documents came from, and their numbers there, in the order of their numbers here."""
+    """Source shards, and the numbers of the documents in them, in the order of the new shard."""
     collections: int
-    """How often garbage had been collected before it was uploaded."""
+    """Number of garbage collections before the upload."""
 
 
 @dataclass
 class Group:
-    """Documents that go into one new shard."""
+    """Documents of one new shard."""
 
     run: str
     members: list[tuple[ShardRef, Numbers]] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class BulkMerge:
-    """Workers that build the new shards, and the records of what they built until it is published."""
+    """Workers that build the new shards, and the records of unpublished shards."""
 
     runner: Runner
     records: PendingShards
@@ -78,7 +78,7 @@ class Compactor:
     help_from: BulkMerge | None = None
 
     def compact(self, *, everything: bool = False, min_shards: int | None = None) -> CompactionReport:
-        """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
+        """Compact the shards that need it most, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
         context = self.context
         context.manifests.refuse_past()
         for conflicts in range(_TRIES):
@@ -136,14 +136,14 @@ class Compactor:
     def _publish(
         self, before: Manifest, replaced: Sequence[ShardRef], outputs: Sequence[Output], commit_id: str
     ) -> Manifest:
-        """Wait for the lease as a writer does: what was built stays good while others write."""
+        """Wait for the lease as a writer does, and publish the new shards."""
         context, folders = self.context, {shard.folder for shard in replaced}
 
         def change(manifest: Manifest) -> Change[None]:
             current = {shard.folder: shard for shard in manifest.shards}
             is_same = manifest.collections == before.collections and folders <= current.keys()
             if not (is_same and are_whole_in(outputs, [current[folder] for folder in folders])):
-                raise errors.manifest_changed(context.kb_id)  # the work was done on shards that are no longer there
+                raise errors.manifest_changed(context.kb_id)
             shards = [shard for shard in manifest.shards if shard.folder not in folders]
             shards += [apply_late_deletes(output, current) for output in outputs]
             return Change(manifest.make_next(commit_id, context.manifests.now(), shards, "compact"), None)
@@ -153,8 +153,6 @@ class Compactor:
         context.on_step("compacted")
         evict_dropped(context)
         return published
-
-    # Which document goes where
 
     def _group(self, plan: rules.CompactionPlan, commit_id: str) -> list[Group]:
         members = [(shard, live_numbers(shard)) for shard in plan.shards if shard.live_documents]
@@ -187,7 +185,7 @@ def take_evenly(rows: npt.NDArray[_Number], count: int) -> npt.NDArray[_Number]:
 def assign_groups(
     members: Sequence[tuple[ShardRef, Numbers]], documents: Iterable[StoredDocuments], grouping: Grouping, run: str
 ) -> list[Group]:
-    """Put each document into the group of its like, shard by shard, so that no more than one shard is in memory."""
+    """Put each document into the nearest group. Read one shard at a time."""
     groups: dict[int, Group] = {}
     for (shard, numbers), stored in zip(members, documents, strict=True):
         assigned = grouping.assign(stored.mean_vectors(), stored.chunk_counts())
@@ -196,11 +194,8 @@ def assign_groups(
     return [groups[number] for number in sorted(groups)]
 
 
-# ── what others did meanwhile ──────────────────────────────────────────────────────────────────────
-
-
 def are_whole_in(outputs: Iterable[Output], shards: Iterable[ShardRef]) -> bool:
-    """Tell whether each live document of these shards is in an output. It is not when a rollback brought some back."""
+    """Return whether every live document of these shards is in an output. After a rollback, some may be missing."""
     taken: dict[str, list[Numbers]] = {}
     for output in outputs:
         for shard, numbers in output.members:
@@ -212,9 +207,9 @@ def are_whole_in(outputs: Iterable[Output], shards: Iterable[ShardRef]) -> bool:
 
 
 def apply_late_deletes(output: Output, current: Mapping[str, ShardRef]) -> ShardRef:
-    """Delete documents of a new shard that were deleted meanwhile. `current`: shards by folder.
+    """Delete the documents of a new shard that were deleted during its build. `current`: shards by folder.
 
-    Documents of a shard that is no longer there are deleted here: they are somewhere else.
+    If the manifest no longer names a source shard, its documents are deleted here: another shard has them.
     """
     gone: list[int] = []
     begin = 0

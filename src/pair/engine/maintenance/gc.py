@@ -1,15 +1,15 @@
-"""Garbage collection: delete what no manifest reaches, after a grace period.
+"""Garbage collection: delete unreferenced shards, old versions and old build records after a grace period.
 
 Invariants
-    Before anything is deleted the manifest is swapped: a writer that read an earlier one can no longer publish, so
-    no shard that it uploaded, however slow it is, can become live after it was judged garbage.
-    Each attempt to write gives its shards new names: a shard that is garbage once is garbage for ever.
-    Unpublished shards of a build are kept for as long as its record is (PendingShards).
-    Shards that a kept version names are kept with it. The copy of a version that is not kept is deleted before the
-    manifest is swapped: a rollback to it has read an earlier manifest, and can no longer publish either.
-    A version whose copy cannot be read is kept for as long as a readable one, and with it every shard that existed
-    before it, because it may name any of them. Then it is deleted.
-    Grace and days are counted by the clock of the store: no machine whose clock is wrong cuts them short.
+    The manifest is swapped before anything is deleted. A writer that read an earlier manifest can no longer publish,
+    so no shard that it uploaded becomes live after it was judged garbage.
+    Each attempt to write uses new names for its shards, so garbage stays garbage.
+    Unpublished shards of a build are kept as long as their record (PendingShards).
+    Shards of a kept version are kept. The copy of an expired version is deleted before the manifest is swapped, so a
+    rollback to it, which read an earlier manifest, can no longer publish.
+    A version whose copy is unreadable is kept as long as a readable one, with every shard older than the copy, because
+    the version may name any of them.
+    The clock of the store measures all periods, so a wrong clock on one machine does not shorten them.
 """
 
 import datetime
@@ -28,7 +28,7 @@ class GarbageReport:
     deleted_shards: int
     deleted_bytes: int
     kept_shards: int
-    """Shards that no manifest names, but whose grace period is not over."""
+    """Unreferenced shards whose grace period is not over."""
     manifest_version: int
     kept_versions: int = 0
 
@@ -41,7 +41,7 @@ class _KeptVersions:
     expired: tuple[str, ...]
     """Keys of copies to delete."""
     unread_at: datetime.datetime | None
-    """When the last version that is kept and cannot be read became current."""
+    """When the last unreadable version that is kept became current."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,19 @@ class _Garbage:
     shards: Mapping[str, Sequence[BlobInfo]]
     """The files of each shard to delete, by folder."""
     idle: int
-    """Number of shards that no manifest names."""
+    """Number of unreferenced shards."""
     versions: _KeptVersions
     condemned: Sequence[str]
     """Keys of build records to delete."""
 
 
 def collect(context: EngineContext, store: BlobStore, *, grace_seconds: float) -> GarbageReport:
-    """Delete garbage, after waiting for the lease as a writer does. Raises E203, E237.
+    """Wait for the lease as a writer does, and delete garbage. Raises E203, E237.
 
-    Raises E201: before a first manifest there is nothing that could stop a slow first writer.
+    Raises E201 for a new KB: without a manifest to swap, a slow first writer could still publish deleted shards.
     """
     context.manifests.refuse_past()
-    context.manifests.require_for_write()  # before a lease makes a folder for a KB that does not exist
+    context.manifests.require_for_write()  # before the lease creates a folder for an unknown KB
 
     def change(manifest: Manifest) -> Change[_Garbage]:
         context.on_step("listing")
@@ -110,7 +110,7 @@ def _find_garbage(
     versions = _choose_versions(context, manifest, now)
     written = {folder: max(blob.modified_at for blob in blobs) for folder, blobs in stored.items()}
     taken = rules.find_garbage(manifest, written, now, grace_seconds) - protected - versions.pinned
-    if versions.unread_at is not None:  # it may name every shard that existed before it
+    if versions.unread_at is not None:  # the unreadable version may name every older shard
         began = {folder: min(blob.modified_at for blob in stored[folder]) for folder in taken}
         taken = frozenset(folder for folder in taken if began[folder] > versions.unread_at)
     idle = len(stored.keys() - manifest.folders - versions.pinned)
@@ -118,10 +118,10 @@ def _find_garbage(
 
 
 def _choose_versions(context: EngineContext, current: Manifest, now: datetime.datetime) -> _KeptVersions:
-    """Choose which versions are kept. One that cannot be read takes no place from one that can."""
+    """Choose the versions to keep. An unreadable version does not displace a readable one."""
     history, settings = context.manifests.history, context.settings
     copies = history.copies(current)
-    folders = {current.number: current.folders}  # not whole manifests: there may be thousands of them
+    folders = {current.number: current.folders}  # not whole manifests: there may be thousands
     rearranged = {current.number} if current.is_rearranged else set()
     earlier: list[ManifestCopy] = []
     for copy, manifest in history.read_all([copy for copy in copies.line if copy.number < current.number]):
@@ -131,7 +131,7 @@ def _choose_versions(context: EngineContext, current: Manifest, now: datetime.da
             rearranged |= {copy.number} if manifest.is_rearranged else set()
     stored_at = {copy.number: copy.stored_at for copy in copies.line}
     past = [
-        # Fall back to its own time when the copy of the next version is gone.
+        # Fall back to the version's own time if the copy of the next version is gone.
         rules.PastVersion(number, stored_at.get(number + 1, stored_at[number]), number + 1 in rearranged)
         for number in (copy.number for copy in earlier)
     ]

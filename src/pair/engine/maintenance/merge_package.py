@@ -1,11 +1,11 @@
-"""The index of a package: the portable form of a KB's shards, and their merge into another KB.
+"""The index of a package: the shards of a KB in a portable form, and their merge into another KB.
 
 Layout of an index: `manifest.json`, and `shards/<content hash>/<file>` for each file of each shard.
 Invariants
-    Names in an index do not depend on the KB that it was taken from: a KB of another name can install it.
+    Names in an index do not contain the name of the KB, so any KB can install it.
     The same state of a KB gives the same bytes.
-    Nothing is embedded, and no shard is rewritten. Readers see the KB as it was, or with the whole package.
-    Documents that did not come with a package stay: ingested ones, pages, files that were edited here.
+    Nothing is embedded, and no shard is rewritten. Readers see the KB without the package or with all of it.
+    Documents that did not come with a package stay: ingested documents, pages, edited files.
     Of two documents with one id, one is live.
 """
 
@@ -33,6 +33,7 @@ from pair.engine.format.manifest import (
     to_bytes,
 )
 from pair.engine.format.shard import OPENERS, IdFile, SearchFile, open_ids, open_search
+from pair.engine.storage.manifest_store import find_missing_files
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import Change, EngineContext, next_manifest
 from pair.engine.write.writer import Numbers, Writer, live_mask
@@ -41,12 +42,9 @@ from pair.files import hash_file
 MANIFEST_NAME = "manifest.json"
 
 
-# ── the portable form ──────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True, slots=True)
 class PortableFile:
-    """A file of a shard: its name in the index, and its key in the store."""
+    """A file of a shard, with its name in the index and its key in the store."""
 
     name: str
     key: str
@@ -58,24 +56,24 @@ class PortableFile:
 class PortableIndex:
     manifest: Manifest
     content: bytes
-    """The manifest as it is written into the index."""
+    """The manifest for the index, as bytes."""
     files: tuple[PortableFile, ...]
 
     @property
     def sha256(self) -> str:
-        """Hash of the whole index: the manifest names every file by its hash."""
+        """Hash of the whole index, because the manifest has the hash of every file."""
         return hashlib.sha256(self.content).hexdigest()
 
 
 def pack_index(manifest: Manifest) -> PortableIndex:
-    """Return the index of a KB, without what only concerns its store."""
-    travelling = replace(manifest, dropped=(), recent_commits=(), restored=0, rolled_back=0, collections=0)
+    """Return the index of a KB. Its manifest lacks the fields that only concern the store of the KB."""
+    portable = replace(manifest, dropped=(), recent_commits=(), restored=0, rolled_back=0, collections=0)
     files = tuple(
         PortableFile(name_in_index(shard, role), shard.key(role), file.size_bytes, file.sha256)
         for shard in manifest.shards
         for role, file in shard.files.items()
     )
-    return PortableIndex(manifest, to_bytes(travelling), files)
+    return PortableIndex(manifest, to_bytes(portable), files)
 
 
 def name_in_index(shard: ShardRef, role: FileRole) -> str:
@@ -87,10 +85,9 @@ def _hash_in_key(shard: ShardRef) -> str:
 
 
 def unpack_manifest(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) -> Manifest:
-    """Return the manifest of an index as a KB of this name refers to its shards. `hashes`: of its files, by name.
+    """Return the manifest of an index, with the keys of this KB. `hashes`: SHA-256 of the packaged files, by name.
 
-    Raises E221 for shards that are not named by their bytes, or not made of these files: installed, they could take the
-    place of other shards.
+    Raises E221 for a shard that is not named by its hash or not made of these files: it could replace another shard.
     """
     try:
         manifest = from_bytes(content, MANIFEST_NAME)
@@ -106,38 +103,35 @@ def unpack_manifest(content: bytes, hashes: Mapping[str, str], label: str, kb_id
 
 
 def find_name_in_index(key: str, kb_id: str) -> str | None:
-    """Return the name that a blob of this KB has in its index; None for one that is not part of it."""
+    """Return the name of a blob of this KB in the index; None if the index does not contain it."""
     if key == manifest_key(kb_id):
         return MANIFEST_NAME
     prefix = shards_prefix(kb_id)
     return f"shards/{key.removeprefix(prefix)}" if key.startswith(prefix) else None
 
 
-# ── installing ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class PackageShards:
-    """The index of a package that is to be installed."""
+    """The index of a package to install."""
 
     manifest: Manifest
-    """Already of the KB that installs it."""
+    """The manifest, with the keys of the KB that installs the package."""
     name: str
-    """Name of the package: of two versions of it, the later replaces the earlier."""
+    """Name of the package. A later version replaces the shards of an earlier one."""
     label: str
     index_sha256: str
     path_of: Callable[[str], Path | None]
-    """Returns the path of a shard file, by its name in the index; None for one that was not brought."""
+    """Returns the path of a shard file, by its name in the index; None if the file was not downloaded."""
     owner: str
-    """Owner of documents that come and go with the package."""
+    """Owner of the documents of packaged files."""
     is_verified: bool
-    """Whether the files are known to be what they should be."""
+    """Whether the hashes of the files are verified."""
     text_of: Callable[[str], str | None] = lambda document_id: None
-    """Returns the text of the packaged file of a document; None when there is none that can be read."""
+    """Returns the text of the packaged file of a document; None if it cannot be read."""
     edited: frozenset[str] = frozenset()
-    """Ids of documents that stay as they are here."""
+    """Ids of documents whose local version stays."""
     gone: frozenset[str] = frozenset()
-    """Ids of documents that are not installed: their files were deleted, here or in the package."""
+    """Ids of documents not to install: their files were deleted, locally or in the package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +141,7 @@ class MergeReport:
 
 
 class MissingFileError(Exception):
-    """A file that the store lacks was not brought either; the message names it."""
+    """The store lacks a file that was not downloaded either. The message names it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +152,7 @@ class PackageMerger:
     embedding: CachingEmbedder
 
     def refuse(self, manifest: Manifest) -> None:
-        """Raises E220 when it was made with another embedder than the KB has or would get, E304 when that differs."""
+        """Raise E220 if the package has another embedder than this process, E303, E304 if the KB has another one."""
         if (manifest.embedder, manifest.dimension) != (self.embedding.name, self.embedding.dimension):
             raise errors.index_of_another_embedder(self.context.kb_id, manifest.embedder, self.embedding.name)
         before = self.context.manifests.current()
@@ -166,9 +160,9 @@ class PackageMerger:
             self.writer.check_embedder(before.manifest)
 
     def check(self, package: PackageShards) -> frozenset[str]:
-        """Open every file of the package, and return the ids of documents whose text is not that of the packaged file.
+        """Open every file of the package. Return the ids of documents whose text differs from the packaged file.
 
-        Raises E221 for a file that is damaged, or anything but data; MissingFileError. Changes nothing.
+        Raises E221 for a damaged or unsafe file; MissingFileError. Changes nothing.
         """
         differing: set[str] = set()
         for shard in package.manifest.shards:
@@ -184,7 +178,7 @@ class PackageMerger:
         return frozenset(differing)
 
     def _open_files(self, package: PackageShards, shard: ShardRef) -> tuple[IdFile, SearchFile]:
-        """Open the files of a shard: from the store where it has them, for they have the same bytes there."""
+        """Open the files of a shard: those in the store if it has the shard, else those of the package."""
         if not find_missing_files(self.store, shard):
             opened = self.context.cache.open(shard)
             return opened.ids(), opened.search(0.0)
@@ -196,9 +190,9 @@ class PackageMerger:
         return open_ids(shard, paths["ids"]), open_search(shard, paths["search"])
 
     def upload_shards(self, package: PackageShards, named: frozenset[str] = frozenset()) -> int:
-        """Upload the shards that the store lacks; return their number. Raises MissingFileError. None is visible yet.
+        """Upload the shards that the store lacks, and do not publish them. Return their number.
 
-        `named`: folders of shards that are known to be there.
+        `named`: folders of shards that the store is known to have. Raises MissingFileError.
         """
         self.context.manifests.read_for_write()
         unnamed = [shard for shard in package.manifest.shards if shard.folder not in named]
@@ -207,7 +201,7 @@ class PackageMerger:
             for role, file in shard.files.items():
                 path = _find_file(package, shard, role)
                 self.context.on_step("upload")
-                # A file that was just unpacked for this need not be copied again.
+                # A file that was just unpacked and verified need not be copied.
                 if package.is_verified and file.sha256 and isinstance(self.store, LinkingStore):
                     self.store.link(shard.key(role), path, file.sha256)
                 else:
@@ -216,9 +210,9 @@ class PackageMerger:
         return len(missing)
 
     def install(self, package: PackageShards) -> MergeReport:
-        """Install a package: upload its shards, and name them in one swap.
+        """Upload the shards of a package, and publish them in one swap.
 
-        Raises E203 and what any write raises, E236, and MissingFileError.
+        Raises E203, E236, MissingFileError, and what any write raises.
         """
         before = self.context.manifests.current()
         writer = self.writer.since(before.manifest.number if before is not None else 0)
@@ -227,8 +221,7 @@ class PackageMerger:
 
         def change(manifest: Manifest) -> Change[None]:
             if manifest.number:
-                # Garbage collection may have taken shards that no manifest named yet, even one that began before this
-                # installation and was still deleting. It holds the lease until it is done.
+                # Garbage collection may have deleted unpublished shards. It holds the lease until it is done.
                 self.upload_shards(package, manifest.folders)
             self.refuse(package.manifest)
             shards = merge(manifest, package, self.context.cache)
@@ -252,15 +245,9 @@ class PackageMerger:
         return MergeReport(installed.number, installed.documents)
 
 
-def find_missing_files(store: BlobStore, shard: ShardRef) -> list[FileRole]:
-    """Return the files of a shard that the store lacks. A shard is named by its content, so sizes are enough."""
-    stored = {info.key: info.size_bytes for info in store.list(f"{shard.folder}/")}
-    return [role for role, file in shard.files.items() if stored.get(shard.key(role)) != file.size_bytes]
-
-
 @contextlib.contextmanager
 def _index_errors(label: str) -> Iterator[None]:
-    """Raises E221 for E207: the package is damaged, and not the KB."""
+    """Raise E221 instead of E207: the package is damaged, not the KB."""
     try:
         yield
     except errors.DataError as fault:
@@ -278,20 +265,17 @@ def _find_file(package: PackageShards, shard: ShardRef, role: FileRole) -> Path:
     return path
 
 
-# ── which documents are live ───────────────────────────────────────────────────────────────────────
-
-
 def merge(manifest: Manifest, package: PackageShards, cache: ShardCache) -> list[ShardRef]:
-    """Return the shards of the KB that did not come with this package, and those of the package.
+    """Return the local shards and the shards of the package, with one live version of each document.
 
     A local document is replaceable if it belongs to the owner of packaged files, or came with another package.
 
-    in the package | local, replaceable | edited here | live afterwards
-    yes            | yes                | no          | that of the package
-    yes            | yes                | yes         | the local one
-    yes            | no                 | -           | the local one
-    no             | yes                | -           | the local one, unless its file is gone
-    no             | no                 | -           | the local one
+    in the package | local, replaceable | edited locally | live afterwards
+    yes            | yes                | no             | the packaged version
+    yes            | yes                | yes            | the local version
+    yes            | no                 | -              | the local version
+    no             | yes                | -              | the local version, unless its file is gone
+    no             | no                 | -              | the local version
     """
     packaged = [replace(shard, origin=package.name) for shard in package.manifest.shards]
     folders = {shard.folder for shard in packaged}
@@ -316,7 +300,7 @@ def merge(manifest: Manifest, package: PackageShards, cache: ShardCache) -> list
 
 
 def _find_common(shard: ShardRef, other: ShardRef, cache: ShardCache) -> tuple[Numbers, Numbers]:
-    """Return the numbers of live documents that both shards hold, in the one and in the other."""
+    """Return the live documents that both shards have: their numbers in `shard`, and in `other`."""
     here, there = cache.open(shard).ids(), cache.open(other).ids()
     identities, numbers = there.identities()
     lines = here.find(identities)

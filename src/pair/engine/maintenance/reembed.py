@@ -1,13 +1,13 @@
-"""Re-embedding: build new shards with the vectors of another embedder, and swap them in with one manifest.
+"""Re-embedding: build new shards with the vectors of another embedder, and publish them with one manifest.
 
-The steps, as `on_step` reports them just before they begin: embed (each batch), upload (each file), uploaded, lease,
-read, swap, swapped, re-embedded.
+The steps, as `on_step` reports them before they begin: embed (each batch), upload (each file), uploaded, lease, read,
+swap, swapped, re-embedded.
 Invariants
-    A manifest names shards of one embedder only: embedder, dimension and all shards change in one swap.
-    Texts, chunks, keywords, graphs, owners and content hashes stay as they are.
-    The long part needs no lease. At the end, what others wrote and deleted meanwhile is in the new shards too.
-    Vectors are kept in a journal until the swap: an interrupted run goes on where it stopped.
-    A KB that is rolled back meanwhile to another embedder stays so; any other rollback is only followed.
+    All shards of a manifest have one embedder: embedder, dimension and all shards change in one swap.
+    Texts, chunks, keywords, graphs, owners and content hashes do not change.
+    Embedding needs no lease. At the end, the new shards include concurrent writes and deletions.
+    A journal keeps the vectors until the swap, so an interrupted run can be resumed.
+    A rollback to another embedder during the run ends it (E236). After any other rollback, the run continues.
 """
 
 import functools
@@ -47,17 +47,17 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS = 12
 _START_OVER = frozenset({errors.MANIFEST_CHANGED, errors.LEASE_LOST})
-"""Conflicts after which another attempt can use what was built."""
+"""Conflicts after which a retry can use the shards that were built."""
 _BLOCK_ROWS = 1024
-"""Rows whose texts are in memory at once."""
+"""Number of rows whose texts are in memory at once."""
 _NAMED = 10
 _BYTES_OF_A_NUMBER = 5.6
-"""Bytes in the store for one number of a vector, with its part of the code."""
+"""Bytes in the store for one number of a vector and its code."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReembedReport:
-    """What a re-embedding did, or would do."""
+    """The result of a re-embedding, or of its plan."""
 
     embedder_before: str
     embedder: str
@@ -65,18 +65,18 @@ class ReembedReport:
     documents: int
     chunks: int
     embedded: int = 0
-    """Texts that the embedder got; a text of several chunks counts once."""
+    """Number of embedded texts. A text that several chunks share counts once."""
     characters: int = 0
-    """Characters of these texts."""
+    """Number of characters of the embedded texts."""
     kept: int = 0
-    """Chunks whose text was embedded before: by a run that was interrupted, or for another chunk."""
+    """Number of chunks whose text was already embedded, by an interrupted run or for another chunk."""
     shards: int = 0
-    """Shards with new vectors."""
+    """Number of shards with new vectors."""
     rounds: int = 0
-    """Rounds that it took to catch up with other writers."""
+    """Number of rounds to catch up with other writers."""
     manifest_version: int = 0
     changed: bool = False
-    """False for a plan, and for a KB that has vectors of this embedder already."""
+    """False for a plan, and for a KB that already has vectors of this embedder."""
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class Reembedder:
     context: EngineContext
     embedding: CachingEmbedder
     on_progress: Callable[[int, int], None]
-    """Called with the chunks that are done, and all of them as far as known."""
+    """Called with the number of chunks that are done, and of all known chunks."""
     _embedded: int = 0
     _characters: int = 0
     _kept: int = 0
@@ -95,10 +95,10 @@ class Reembedder:
     _begun_with: Manifest | None = None
     _outputs: list[Output] = field(default_factory=list)
     _records: dict[str, RecordNumbers] = field(default_factory=dict)
-    """By folder of a shard: the journal record of the vector of each row; -1 for deleted rows."""
+    """The journal record of each row, by folder of the shard; -1 for deleted rows."""
 
     def plan(self) -> ReembedReport:
-        """Report what a run would do now; nothing is written. Raises E201, E206, E207, E307."""
+        """Report what a run would do. Write nothing. Raises E201, E206, E207, E307."""
         manifest = self.context.manifests.require().manifest
         if manifest.embedder == self.embedding.name:
             return self._report(manifest, manifest)
@@ -121,13 +121,20 @@ class Reembedder:
         return self._report(manifest, manifest)
 
     def run(self) -> ReembedReport:
-        """Raises E201, E206, E207, E236, E307, E308, ModelError; E202, E203, E208, E210 after all attempts."""
+        """Re-embed the KB.
+
+        Raises E201, E206, E207, E236, E307, E308, ModelError; E202, E203, E208, E210 after all attempts.
+        """
         before = self.context.manifests.require_for_write().manifest
         name, dimension = self.embedding.name, self.embedding.dimension
         if before.embedder == name:
             return self._report(before, before)
         self._begun_with = before
-        with open_journal(self._folder, name, dimension, on_busy=self._refuse_second_run) as journal:
+
+        def refuse_second_run(holder: str) -> None:
+            raise errors.reembedding_running(self.context.kb_id, holder)
+
+        with open_journal(self._folder, name, dimension, on_busy=refuse_second_run) as journal:
             published, rounds = self._run_rounds(journal)
         self.context.on_step("re-embedded")
         evict_dropped(self.context)
@@ -136,9 +143,6 @@ class Reembedder:
     @property
     def _folder(self) -> Path:
         return self.context.cache.unfinished / self.context.kb_id
-
-    def _refuse_second_run(self, holder: str) -> None:
-        raise errors.reembedding_running(self.context.kb_id, holder)
 
     def _report(self, before: Manifest, after: Manifest) -> ReembedReport:
         return ReembedReport(
@@ -154,17 +158,14 @@ class Reembedder:
             manifest_version=after.number,
         )
 
-    # One round after another
-
     def _run_rounds(self, journal: VectorJournal) -> tuple[Manifest, int]:
-        """Catch up with other writers, who have written less in each round than in the one before."""
+        """Embed in rounds: each round embeds what other writers stored during the one before."""
         context = self.context
         for number in range(1, _ROUNDS + 1):
             before = context.manifests.require()
             try:
                 self._catch_up(before.manifest, journal)
                 finish = functools.partial(self._finish, journal=journal, is_last_round=number == _ROUNDS)
-                # Waits for the lease as a writer does.
                 with context.hold_lease() as lease:
                     committed = commit_under(lease, context, finish)
                 if committed.result:
@@ -175,11 +176,11 @@ class Reembedder:
                 context.pause(number)
             except ShardMissingError as fault:
                 refuse_lost_shard(context, before, fault)
-            logger.info("re-embedding what was written meanwhile", extra={"kb": context.kb_id, "round": number})
+            logger.info("re-embedding concurrent writes", extra={"kb": context.kb_id, "round": number})
         raise errors.manifest_changed(context.kb_id)
 
     def _finish(self, manifest: Manifest, journal: VectorJournal, *, is_last_round: bool) -> Change[bool]:
-        """Make the change that ends the run. Its result is False when others wrote so much that a round is due."""
+        """Make the change that ends the run. Its result is False if other writers stored too much to finish now."""
         if manifest.embedder == self.embedding.name:
             return Change(None, result=True)  # another run did the same
         if not rules.may_finish_under_lease(self._find_missing(manifest), is_last_round=is_last_round):
@@ -192,10 +193,10 @@ class Reembedder:
         return Change(manifest.make_reembedded(commit_id, now, shards, name, dimension), result=True)
 
     def _find_usable(self, manifest: Manifest) -> list[Output]:
-        """Return the new shards that are still there for sure.
+        """Return the new shards that certainly exist and have all live documents of their sources.
 
-        A shard that was uploaded before garbage was collected may be gone, and its name is not used again. All are
-        built again when deleted documents of a shard came back; vectors are in the journal.
+        A shard that was uploaded before a garbage collection may be deleted. If deleted documents of a source came
+        back, all shards are built again, with the vectors in the journal.
         """
         usable = [output for output in self._outputs if output.collections == manifest.collections]
         done = {shard.folder for output in usable for shard, _ in output.members}
@@ -203,12 +204,12 @@ class Reembedder:
         return usable if is_whole else []
 
     def _find_missing(self, manifest: Manifest) -> list[ShardRef]:
-        """Return the shards whose documents are in no usable new shard."""
+        """Return the live shards whose documents are in no usable new shard."""
         done = {shard.folder for output in self._find_usable(manifest) for shard, _ in output.members}
         return [shard for shard in manifest.shards if shard.folder not in done and shard.live_documents]
 
     def _catch_up(self, manifest: Manifest, journal: VectorJournal) -> None:
-        """Build new shards for all documents that have none. Raises E236 after a rollback to another embedder."""
+        """Build new shards for the remaining documents. Raises E236 after a rollback to another embedder."""
         begun_with = self._begun_with or manifest
         if manifest.rolled_back > begun_with.number and manifest.embedder != begun_with.embedder:
             raise errors.rolled_back_meanwhile(manifest.kb_id, begun_with.number, manifest.rolled_back)
@@ -221,16 +222,14 @@ class Reembedder:
         outputs: list[Output] = []
         commit_id = self.context.new_id()
         with scratch_folder(self.context.cache) as folder:
-            for together in rules.group_for_reembedding(missing):
-                for group in self._group(together, manifest.dimension, journal):
+            for run in rules.group_for_reembedding(missing):
+                for group in self._group(run, manifest.dimension, journal):
                     ref = self._build(folder / str(len(outputs)), group, (commit_id, len(outputs)), journal)
                     outputs.append(Output(ref, group.members, manifest.collections))
         self._outputs += outputs
 
-    # Vectors
-
     def _refuse_textless(self, shards: Iterable[ShardRef]) -> None:
-        """Raises E307 for documents whose vectors came with them, and which have no text to embed."""
+        """Raise E307 for documents that came with a vector and have no text to embed."""
         ids: list[str] = []
         for shard in shards:
             search = self.context.cache.open(shard).search(0.0)
@@ -252,7 +251,7 @@ class Reembedder:
         self._records[shard.folder] = records
 
     def _find_records(self, texts: Sequence[str], journal: VectorJournal) -> RecordNumbers:
-        """Return the journal records of these texts; embed those that have none."""
+        """Return the journal records of these texts. Embed the texts that have none."""
         keys = [hash_text(text) for text in texts]
         records = journal.find(keys)
         unknown = {keys[number]: texts[number] for number in np.flatnonzero(records < 0).tolist()}
@@ -270,7 +269,7 @@ class Reembedder:
         return journal.find(keys)
 
     def _read_blocks(self, shard: ShardRef) -> Iterator[tuple[Numbers, list[str]]]:
-        """Yield the rows of live documents with the texts to embed, some at a time."""
+        """Yield blocks of rows of live documents, with the texts to embed."""
         settings = self.context.settings
         search: SearchFile = self.context.cache.open(shard).search(0.0)
         rows: list[int] = []
@@ -288,10 +287,8 @@ class Reembedder:
         if rows:
             yield np.array(rows, np.int64), texts
 
-    # Shards
-
     def _group(self, shards: Sequence[ShardRef], dimension: int, journal: VectorJournal) -> list[Group]:
-        """Cluster the documents by their new vectors. `dimension`: of the vectors that the shards have."""
+        """Cluster the documents by their new vectors. `dimension`: the size of the old vectors."""
         members = [(shard, live_numbers(shard)) for shard in shards]
         rows = sum(shard.live_rows for shard in shards)
         wider_bytes = round(rows * (self.embedding.dimension - dimension) * _BYTES_OF_A_NUMBER)
@@ -306,7 +303,7 @@ class Reembedder:
         return assign_groups(members, documents, Grouping(sample, count, rows), self.context.new_id())
 
     def _build(self, folder: Path, group: Group, name: tuple[str, int], journal: VectorJournal) -> ShardRef:
-        """`name`: the id of the attempt, and the number of the shard in it."""
+        """Build and upload a shard. `name`: the commit id of the attempt, and the number of the shard in it."""
         context, (commit_id, number) = self.context, name
         first, numbers = group.members[0]
         if len(group.members) == 1 and not group.run and len(numbers) == first.documents:

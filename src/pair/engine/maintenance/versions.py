@@ -1,10 +1,10 @@
 """Versions of a KB: list them, compare two, roll back to one, and end a rollback.
 
 Invariants
-    A rollback is a new manifest that names what an earlier one named: nothing is copied, and nothing is lost by it.
-    A comparison does not read a shard that both versions name with the same documents deleted.
-    A document with the same content hash on both sides is the same. One with another hash is changed only if its
-    text or header is: a hash also covers how a document was cut and embedded.
+    A rollback is a new manifest with the shards of an earlier one. It copies and deletes nothing.
+    A comparison does not read a shard that both versions have with the same deleted documents.
+    Documents with equal content hashes are equal. With different hashes, a document is changed only if its text or
+    header is, because the hash also covers how a document was cut and embedded.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class ListedVersion(msgspec.Struct, frozen=True):
     embedder: str
     label: str
     restored: int
-    """The version that it put back; 0 for none."""
+    """The version that a rollback restored; 0 for none."""
     is_current: bool = msgspec.field(name="current")
 
     def to_json(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class ListedVersion(msgspec.Struct, frozen=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """What a rollback did."""
+    """The result of a rollback."""
 
     kb_id: str
     restored: int
@@ -51,18 +51,18 @@ class Rollback(msgspec.Struct, frozen=True):
     embedder: str
     label: str
     is_changed: bool = msgspec.field(name="changed")
-    """False when the version was current already."""
+    """False if the version was already current."""
 
     def to_json(self) -> dict[str, Any]:
         return dict(msgspec.to_builtins(self))
 
 
 def list_versions(context: EngineContext) -> list[ListedVersion]:
-    """Return the current version and those that a rollback can restore, the newest first. Raises E201, E207."""
+    """Return the current version and those that a rollback can restore, newest first. Raises E201, E207."""
     current = context.manifests.require().manifest
     listed, after = [current], current
     for manifest in context.manifests.history.past(current):
-        if not (after.is_rearranged and after.number == manifest.number + 1):  # else it holds what the next one holds
+        if not (after.is_rearranged and after.number == manifest.number + 1):  # else it has the same documents
             listed.append(manifest)
         after = manifest
     return [
@@ -84,11 +84,11 @@ def list_versions(context: EngineContext) -> list[ListedVersion]:
 
 
 def roll_back(context: EngineContext, writer: Writer, wanted: str) -> Rollback:
-    """Raises E201, E218, and what any write raises."""
-    context.manifests.require_for_write()  # before a lease makes a folder for a KB that does not exist
+    """Restore an earlier version. Raises E201, E218, and what any write raises."""
+    context.manifests.require_for_write()  # before the lease creates a folder for an unknown KB
 
     def change(manifest: Manifest) -> Change[Manifest]:
-        # Under the lease, so that garbage collection does not take what was just found.
+        # Under the lease, so that garbage collection cannot delete the version after it was found.
         past = context.manifests.history.find(manifest, wanted)
         if past.number == manifest.number:
             return Change(None, past)
@@ -110,7 +110,7 @@ def roll_back(context: EngineContext, writer: Writer, wanted: str) -> Rollback:
 
 
 def release(context: EngineContext, writer: Writer) -> None:
-    """Let sync bring the KB forward again after a rollback."""
+    """Allow sync to change the KB again after a rollback."""
 
     def change(manifest: Manifest) -> Change[None]:
         if not manifest.restored:
@@ -121,8 +121,6 @@ def release(context: EngineContext, writer: Writer) -> None:
 
 
 CURRENT = "current"
-"""Names the current version."""
-
 _Entry = tuple[ShardRef, ListedDocument]
 """A document in a shard."""
 _Pairs = npt.NDArray[np.uint64]
@@ -148,16 +146,16 @@ class DocumentChanges(msgspec.Struct, frozen=True):
 
 @dataclass
 class ManifestDiff:
-    """The differences of two manifests, and access to the texts."""
+    """The differences of two manifests, with access to the texts."""
 
     kb_id: str
     before: int
     after: int
     _cache: ShardCache
     _old: dict[str, _Entry] = field(default_factory=dict)
-    """Documents that were removed or changed, as they were, by id."""
+    """The old version of removed and changed documents, by id."""
     _new: dict[str, _Entry] = field(default_factory=dict)
-    """Documents that were added or changed, as they are, by id."""
+    """The new version of added and changed documents, by id."""
     _files: dict[str, SearchFile] = field(default_factory=dict)
 
     @property
@@ -167,7 +165,7 @@ class ManifestDiff:
         return DocumentChanges(self.kb_id, self.before, self.after, *ids)
 
     def texts(self, document_id: str) -> tuple[str | None, str | None]:
-        """Return the text before and after; None where there is no such document. Raises E207."""
+        """Return the old and the new text of a document; None for a version that lacks it. Raises E207."""
         try:
             return self._text(self._old.get(document_id)), self._text(self._new.get(document_id))
         except ShardMissingError as fault:
@@ -182,7 +180,7 @@ class ManifestDiff:
         return self._files[shard.folder]
 
     def add(self, old: _Entry | None, new: _Entry | None) -> None:
-        """Note a document that was removed, added, or stored again; one with the same text and header is no change."""
+        """Add a document that was removed, added or stored again. Skip it if its text and header are unchanged."""
         if old is not None and new is not None:
             (old_shard, was), (new_shard, now) = old, new
             before, after = self._search(old_shard), self._search(new_shard)
@@ -194,15 +192,14 @@ class ManifestDiff:
 
 
 def compare(before: Manifest, after: Manifest, cache: ShardCache) -> ManifestDiff:
-    """Compare two manifests of one KB.
+    """Compare two manifests of one KB. Raises ShardMissingError, E207.
 
-    Reads id directories of shards that differ, and the texts of documents whose hashes do. Raises ShardMissingError,
-    E207.
+    Read the id directories of different shards, and the texts of documents with different hashes.
     """
     old, new = _list_entries(before.shards, after.shards, cache), _list_entries(after.shards, before.shards, cache)
     diff = ManifestDiff(after.kb_id, before.number, after.number, cache)
     identities = np.concatenate([old.identities, new.identities])
-    order = np.lexsort((identities[:, 1], identities[:, 0]))  # stable: of two that are the same, the older is first
+    order = np.lexsort((identities[:, 1], identities[:, 0]))  # stable: of two equal ids, the old side is first
     is_next_same = (identities[order[1:]] == identities[order[:-1]]).all(axis=1)
     firsts, seconds = order[:-1][is_next_same], order[1:][is_next_same] - len(old.lines)
     for number in np.setdiff1d(np.arange(len(old.lines)), firsts).tolist():
@@ -217,7 +214,7 @@ def compare(before: Manifest, after: Manifest, cache: ShardCache) -> ManifestDif
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """Documents that only one side has in their shards, in columns."""
+    """Columns of documents that only one side has in the same shard."""
 
     shards: Sequence[ShardRef]
     cache: ShardCache
@@ -235,26 +232,15 @@ class _Entries:
 
 def _list_entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: ShardCache) -> _Entries:
     there = {shard.folder: shard for shard in others}
-    nothing = np.empty((0, 2), np.uint64)
-    positions, lines, identities, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [nothing], [nothing]
+    numbers, pairs = np.empty(0, np.int64), np.empty((0, 2), np.uint64)
+    parts: list[tuple[npt.NDArray[Any], ...]] = [(numbers, numbers, pairs, pairs)]
     for position, shard in enumerate(own):
-        is_wanted = live_mask(shard)  # here, and not in the same shard on the other side
+        is_wanted = live_mask(shard)  # live on this side, and not in the same shard on the other side
         if shard.folder in there:
             is_wanted &= ~live_mask(there[shard.folder])
         if not is_wanted.any():
             continue
         directory = cache.open(shard).ids()
-        own_lines = directory.find_lines(is_wanted)
-        own_identities, own_hashes = directory.hashes_at(own_lines)
-        positions.append(np.full(len(own_lines), position, np.int64))
-        lines.append(own_lines)
-        identities.append(own_identities)
-        hashes.append(own_hashes)
-    return _Entries(
-        own,
-        cache,
-        positions=np.concatenate(positions),
-        lines=np.concatenate(lines),
-        identities=np.concatenate(identities),
-        hashes=np.concatenate(hashes),
-    )
+        lines = directory.find_lines(is_wanted)
+        parts.append((np.full(len(lines), position, np.int64), lines, *directory.hashes_at(lines)))
+    return _Entries(own, cache, *map(np.concatenate, zip(*parts, strict=True)))

@@ -4,40 +4,49 @@ hybrid = (1 - w) · K / Kmax + w · V
     K      BM25 of the row; Kmax, the best of the query
     V      max(0, (f² - d²) / (f² - n²)): d, the row's distance; n and f, the nearest and the farthest of the rows that
            are nearest to the query. For vectors of length 1 this is their cosine, stretched over that range
-    w      the embedder's weight for the query; 0 when there is no vector to go by, 1 when no keyword is found
+    w      the embedder's weight for the query; 0 if there is no vector, 1 if no keyword is found
 graph = a · hybrid + (1 - a) · G
-    G      of the walk over entities, between 0 and 1; a, the share of the hybrid score
+    G      the higher one of two scores between 0 and 1: of the walk over entities, and of the best hit that names the
+           row's document, by title or link; a, the share of the hybrid score
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pair.engine.format.columns import Header
+from pair.engine.format.graph_index import entity_hash
 from pair.engine.format.shard import SearchFile
 from pair.engine.query.graph import (
     GraphShard,
+    NamedRows,
+    Seed,
     Spread,
     find_linked_entities,
-    find_strong_rows,
+    find_named_rows,
+    is_subject,
     require_graph,
     walk_graph,
 )
+from pair.engine.query.probability import compute_nearness, compute_standing, estimate_probabilities
 from pair.engine.query.retrieve import Candidates, Distances, Floats, SearchRequest
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
-from pair.text.entity_rules import TITLE_WEIGHT, find_question_entities, title_entity
+from pair.text.entity_rules import find_question_entities
+from pair.text.links import list_subjects
 from pair.values import SearchMode
 
-_REACHED_ROWS = 200
-"""So many of the strongest rows that the walk meets become candidates."""
+_REACHED_ROWS = 50
+"""Number of the strongest rows of the walk that become candidates."""
 _MANY_TIES = 200
-"""Of more rows that are equally good, only the first by id of each shard are looked at."""
+"""Of more rows with equal scores, only the first by id of each shard are read."""
+_STOP_WORDS_SHARE = 0.3
+"""The weight of stop words as evidence, for a query without other words."""
 MORE_ALIKE = 10
-"""Rows behind the last hit that are compared with the hits, to name copies."""
+"""Rows after the last hit that are compared with the hits, to name copies."""
 _NAMES_NOTHING = "the question names nothing"
 
 
@@ -57,7 +66,7 @@ class Scale:
         return np.asarray(np.maximum(scores, 0.0) / self.best_keyword, np.float64)
 
     def vector(self, distances: Distances) -> Floats:
-        """Return V."""
+        """Return V of the formula for these distances."""
         span = self.farthest**2 - self.nearest**2
         if span <= 0:
             return np.asarray(distances <= self.nearest, np.float64)
@@ -73,11 +82,6 @@ def make_scale(weight: float, keyword_scores: Floats, near: Distances) -> Scale:
     return Scale(weight if best > 0 else 1.0, best, float(near.min()), float(near.max()))
 
 
-def add_graph_scores(hybrid: Floats, graph: Floats, share: float) -> Floats:
-    """Return scores of which the hybrid score has this share."""
-    return np.asarray(share * hybrid + (1.0 - share) * graph, np.float64)
-
-
 @dataclass(frozen=True, eq=False)
 class Ranking:
     """Candidates with their scores, and the parts of each score."""
@@ -86,25 +90,35 @@ class Ranking:
     candidates: Candidates
     scores: Floats
     parts: Mapping[str, Floats]
+    """What the scores are made of."""
     reason: str = ""
     """Why `adaptive` used the graph, or did not."""
+    names_known: bool = False
+    """Whether the question names an entity of the graph."""
+    evidence: Mapping[str, Floats] = field(default_factory=dict)
+    """The parts of the probabilities."""
+    probabilities: Floats = field(default_factory=lambda: np.empty(0))
+    """How probable it is that each candidate is relevant."""
 
 
 def rank(access: ShardAccess, request: SearchRequest, candidates: Candidates, first: Candidates) -> Ranking:
-    """Score candidates. `first`: the first that were retrieved; a wider search does not move their scale.
+    """Score candidates. `first`: the candidates of the first retrieval, which set the scale for wider ones.
 
     Raises E204 in mode `graph`.
     """
-    mode = request.mode
-    if mode == "vector":
-        scores = np.asarray(1.0 / (1.0 + candidates.distances.astype(np.float64)), np.float64)
-        return Ranking("vector", candidates, scores, {})
     scale = make_scale(request.vector_weight, candidates.keyword, first.near_distances)
-    if mode == "keyword":
+    if request.mode == "vector":
+        scores = np.asarray(1.0 / (1.0 + candidates.distances.astype(np.float64)), np.float64)
+        ranking = Ranking("vector", candidates, scores, {})
+    elif request.mode == "keyword":
         keyword = scale.keyword(candidates.keyword)
-        return Ranking("keyword", candidates, keyword, {"keyword": keyword})
-    hybrid = _rank_hybrid(scale, candidates)
-    return hybrid if mode == "hybrid" else _rank_with_graph(access, request, scale, hybrid)
+        ranking = Ranking("keyword", candidates, keyword, {"keyword": keyword})
+    else:
+        ranking = _rank_hybrid(scale, candidates)
+        if request.mode != "hybrid":
+            ranking = _rank_with_graph(access, request, scale, ranking)
+    evidence = _gather_evidence(request, scale, ranking, first.near_distances)
+    return replace(ranking, evidence=evidence, probabilities=estimate_probabilities(ranking.scores, evidence))
 
 
 def _rank_hybrid(scale: Scale, candidates: Candidates) -> Ranking:
@@ -114,11 +128,24 @@ def _rank_hybrid(scale: Scale, candidates: Candidates) -> Ranking:
     return Ranking("hybrid", candidates, scores, parts)
 
 
+def _gather_evidence(request: SearchRequest, scale: Scale, ranking: Ranking, near: Distances) -> dict[str, Floats]:
+    candidates, parts = ranking.candidates, ranking.parts
+    evidence: dict[str, Floats] = {}
+    if scale.best_keyword > 0 and request.words is not None and candidates.keywords is not None:
+        share = 1.0 if candidates.keywords.is_telling else _STOP_WORDS_SHARE
+        evidence["coverage"] = np.minimum(candidates.held / candidates.keywords.ideal, 1.0) * share
+    if scale.weight > 0:
+        evidence["nearness"] = compute_nearness(candidates.distances, near)
+    if len(evidence) == 2:
+        evidence["agreement"] = np.minimum(parts["keyword"], parts["vector"])
+    return {**evidence, "standing": compute_standing(ranking.scores)}
+
+
 # ── the graph ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ranking) -> Ranking:
-    """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
+    """Add graph scores. Raises E204 in mode `graph`; `adaptive` returns the hybrid ranking with a reason instead."""
     parameters, named = request.options.graph, find_question_entities(request.text)
     if request.mode == "adaptive" and not named and any("graph" in shard.files for shard in access.shards):
         return replace(hybrid, reason=_NAMES_NOTHING)  # before graphs are fetched
@@ -131,50 +158,106 @@ def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, 
     linked = find_linked_entities(shards, named, parameters.most_common)
     reason = ""
     if request.mode == "adaptive":
-        telling = [name for name in sorted(linked) if _is_telling(access, name, positions, shards)]
+        # A full name of several words tells what the question is about, and so does the title of a document.
+        telling = [name for name in sorted(linked) if " " in name or is_subject(shards, name)]
         if not telling:
             return replace(hybrid, reason=_explain_no_graph(shards, named, linked))
         reason = f"the question names {', '.join(telling)}"
     candidates = hybrid.candidates
     best = best_rows(access, candidates.shards, candidates.rows, hybrid.scores, parameters.seeds)
-    seeds = [(positions.index(row.shard), row.row) for row in best if row.score > 0 and row.shard in graphs]
+    seeds = [
+        Seed(
+            positions.index(row.shard),
+            row.row,
+            row.score / best[0].score,
+            _hash_subjects(row.header),
+        )
+        for row in best
+        if row.score > 0 and row.shard in graphs
+    ]
     reached = walk_graph(shards, seeds, named, parameters)
-    if len(reached.shards):
-        reached = replace(reached, shards=np.array(positions, np.int64)[reached.shards])
-    return replace(_join(access, request, scale, hybrid, reached), reason=reason)
+    about = find_named_rows(shards, seeds, named, parameters)
+    numbers = np.array(positions, np.int64)
+    reached, about = (
+        replace(reached, shards=numbers[reached.shards]),
+        replace(about, shards=numbers[about.shards]),
+    )
+    return replace(_join(access, request, scale, hybrid, reached, about), reason=reason, names_known=bool(linked))
 
 
-def _is_telling(access: ShardAccess, name: str, positions: Sequence[int], shards: Sequence[GraphShard]) -> bool:
-    """Tell whether a question that names this is likely to be about it, and does not just mention it.
-
-    It is when it gives the whole name, of several words, or when a document has it for its title.
-    """
-    if " " in name:
-        return True
-    for place, row in find_strong_rows(shards, name, TITLE_WEIGHT):
-        search = access.search(positions[place])
-        if search is not None and title_entity(search.header(int(search.doc_of_row[row])).title) == name:
-            return True
-    return False
+def _hash_subjects(header: Header) -> frozenset[int]:
+    return frozenset(map(entity_hash, list_subjects(header.id, header.title, header.url)))
 
 
-def _join(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ranking, reached: Spread) -> Ranking:
-    """Return the candidates and the strongest rows that the walk met, with hybrid and graph scores of each."""
-    shards, rows = reached.shards, reached.rows
+def _join(
+    access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ranking, reached: Spread, about: NamedRows
+) -> Ranking:
+    """Return the candidates, the strongest rows of the walk and the named rows, each with hybrid and graph scores."""
+    most = max(_REACHED_ROWS, 2 * request.limit)
+    strong = _find_allowed(access, reached.shards, reached.rows)
+    strong[strong] = reached.scores[strong] >= _least_of_best(reached.scores[strong], most)
+    named = _find_allowed(access, about.shards, about.rows)
+    shards = np.concatenate([reached.shards[strong], about.shards[named]])
+    rows = np.concatenate([reached.rows[strong], about.rows[named]])
+    # Rows that the graph adds do not change the scale.
+    again = _rank_hybrid(scale, _add_rows(access, request, hybrid.candidates, shards, rows))
+    keys = _number_rows(again.candidates.shards, again.candidates.rows)
+    graph = np.zeros(len(keys))
+    places, is_here = _find_places(keys, _number_rows(reached.shards, reached.rows))
+    graph[places] = reached.scores[is_here]
+    places, is_here = _find_places(keys, _number_rows(about.shards, about.rows))
+    # The row of a subject that suits the question best gets all of its strength, the others a share.
+    best = np.zeros(int(about.subjects.max(initial=0)) + 1)
+    np.maximum.at(best, about.subjects[is_here], again.scores[places])
+    best = best[about.subjects[is_here]]
+    share = np.divide(again.scores[places], best, out=np.ones(len(places)), where=best > 0)
+    np.maximum.at(graph, places, about.strengths[is_here] * share)
+    alpha = request.options.graph.alpha
+    scores = np.asarray(alpha * again.scores + (1.0 - alpha) * graph, np.float64)
+    return Ranking("graph", again.candidates, scores, {**again.parts, "hybrid": again.scores, "graph": graph})
+
+
+def _find_allowed(access: ShardAccess, shards: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Tell for each row whether it meets the conditions of the query."""
     allowed = np.ones(len(rows), np.bool_)
     for position in np.unique(shards).tolist():
         own, selection = shards == position, access.allowed_rows(position)
         if selection is not None:
             allowed[own] = selection[rows[own]]
-    most = max(_REACHED_ROWS, 2 * request.limit)
-    chosen = allowed & (reached.scores >= _least_of_best(reached.scores[allowed], most))
-    # The scale is that of the candidates before: rows that the graph adds do not move it.
-    again = _rank_hybrid(scale, hybrid.candidates.add_rows(access, request, shards[chosen], rows[chosen]))
-    strength = dict(zip(zip(shards.tolist(), rows.tolist(), strict=True), reached.scores.tolist(), strict=True))
-    places = zip(again.candidates.shards.tolist(), again.candidates.rows.tolist(), strict=True)
-    graph = np.array([strength.get(place, 0.0) for place in places])
-    scores = add_graph_scores(again.scores, graph, request.options.graph.alpha)
-    return Ranking("graph", again.candidates, scores, {**again.parts, "hybrid": again.scores, "graph": graph})
+    return allowed
+
+
+def _add_rows(
+    access: ShardAccess, request: SearchRequest, candidates: Candidates, shards: Rows, rows: Rows
+) -> Candidates:
+    """Return the candidates together with more rows, in the order of shards and rows. Only new rows are scored."""
+    is_new = ~np.isin(_number_rows(shards, rows), _number_rows(candidates.shards, candidates.rows))
+    nothing = replace(candidates, shards=shards[:0], rows=rows[:0], distances=candidates.distances[:0])
+    added = nothing.add_rows(access, request, shards[is_new], rows[is_new])
+    together = [candidates, added]
+    order = np.argsort(np.concatenate([_number_rows(part.shards, part.rows) for part in together]))
+    return replace(
+        candidates,
+        shards=np.concatenate([part.shards for part in together])[order],
+        rows=np.concatenate([part.rows for part in together])[order],
+        keyword=np.concatenate([part.keyword for part in together])[order],
+        held=np.concatenate([part.held for part in together])[order],
+        distances=np.concatenate([part.distances for part in together])[order],
+    )
+
+
+def _number_rows(shards: Rows, rows: Rows) -> Rows:
+    """Return one number for each place, ascending by shard and row."""
+    return np.asarray((shards << 32) | rows, np.int64)
+
+
+def _find_places(keys: Rows, wanted: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """Return the places of those wanted numbers that are among the keys, and which ones they are."""
+    if not len(keys):
+        return keys, np.zeros(len(wanted), np.bool_)
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    is_here = keys[places] == wanted
+    return places[is_here], is_here
 
 
 def _explain_no_graph(shards: Sequence[GraphShard], named: Sequence[str], linked: Collection[str]) -> str:
@@ -191,7 +274,7 @@ def _explain_no_graph(shards: Sequence[GraphShard], named: Sequence[str], linked
 
 
 class RankedRow(NamedTuple):
-    """A candidate, and the document that it is of."""
+    """A candidate, with the header of its document."""
 
     number: int
     shard: int
@@ -204,14 +287,14 @@ class RankedRow(NamedTuple):
 def best_rows(
     access: ShardAccess, shards: Rows, rows: Rows, scores: npt.NDArray[np.floating], limit: int
 ) -> list[RankedRow]:
-    """Return the best rows in order; more of them where several are as good as the last one."""
+    """Return the best rows in order, with all ties of the last one."""
     if limit <= 0:
         return []
     least = _least_of_best(scores, limit)
     chosen = np.flatnonzero(scores >= least)
     if len(chosen) > limit + _MANY_TIES:
         tied, better = np.flatnonzero(scores == least), np.flatnonzero(scores > least)
-        # So many of each shard are enough.
+        # No more than this many of one shard can be among the first by id.
         by_id = [
             numbers[np.isin(rows[numbers], access.first_by_id(position, rows[numbers], limit + MORE_ALIKE))]
             for position, numbers in by_shard(shards[tied], tied).items()
@@ -231,7 +314,7 @@ def best_rows(
 
 
 def count_whole_ties(scores: npt.NDArray[np.floating], most: int) -> int:
-    """Return how many of the best are at most this many, without cutting rows that are equally good apart."""
+    """Return the largest number of best rows, up to `most`, that does not separate rows with equal scores."""
     return int(np.count_nonzero(scores > _least_of_best(scores, most + 1)))
 
 

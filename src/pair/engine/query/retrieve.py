@@ -1,11 +1,9 @@
 """Retrieve candidates for a search: rows found by keyword and by vector, with both scores of each.
 
 Invariants
-    Both scores of a candidate are its own, whichever list it came from: a row that only one list found does not get 0
-    for the other.
+    Every candidate has both of its scores, whichever list found it: a row of one list does not get 0 for the other.
 """
 
-import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,7 @@ import numpy.typing as npt
 
 from pair.engine import rules
 from pair.engine.filters import Filter
-from pair.engine.format.vectors import Vectors, compute_distances
+from pair.engine.format.vectors import Vectors, compute_distances, rank_nearest
 from pair.engine.query.bm25 import KeywordSearch
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.engine.settings import EngineSettings
@@ -26,27 +24,27 @@ Floats = npt.NDArray[np.float64]
 Distances = npt.NDArray[np.float32]
 
 NEAR_ROWS = 200
-"""The nearest rows of a query: they are candidates, and the range of their distances is the scale of the vector."""
+"""The nearest rows of a query become candidates, and their distances set the scale of the vector."""
 KEYWORD_ROWS = 100
 _PER_HIT = 2
 _FOLDED = 10
-"""More rows of a query by vector alone: some become one passage with others."""
+"""Extra rows for a query by vector alone, because some rows merge into one passage."""
 _BLOCK_ROWS = 4096
 _MANY_ROWS = 100
-"""Where so many rows are wanted, hardly a shard within the cap is too far away to hold one of them."""
+"""If this many rows are wanted, nearly every shard within the cap holds one of them."""
 _NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_DISTANCES: Distances = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """A query, analysed and embedded: what every hit has to meet, and how hits are ranked."""
+    """An analysed and embedded query: the conditions for hits, and how they are ranked."""
 
     limit: int
     mode: SearchMode = "hybrid"
     text: str = ""
     words: KeywordQuery | None = None
-    """What the text asks of words; None where words do not count."""
+    """The words of the text; None where words do not count."""
     vector: Vectors | None = None
     """None where the vector does not count."""
     vector_weight: float = 0.0
@@ -68,15 +66,17 @@ class Candidates:
     rows: Rows
     keyword: Floats
     """BM25; 0 for a row without any word of the query."""
+    held: Floats
+    """The highest BM25 that the words of the query in the row allow."""
     distances: Distances
     """NaN where the query has no vector."""
     near_distances: Distances
-    """Of the nearest rows, at most NEAR_ROWS."""
+    """The distances of the nearest rows, at most NEAR_ROWS, ascending."""
     keywords: KeywordSearch | None
     """None where words do not count."""
     shards_asked: int
     is_complete: bool
-    """Whether a wider search could find no other row."""
+    """Whether a wider search cannot find another row."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,25 +84,23 @@ class Candidates:
     def add_rows(self, access: ShardAccess, request: SearchRequest, shards: Rows, rows: Rows) -> "Candidates":
         """Return these candidates together with more rows."""
         together = np.concatenate([self.shards, shards]), np.concatenate([self.rows, rows])
-        shards, rows, keyword, distances = _score_rows(access, request, self.keywords, *together)
-        return replace(self, shards=shards, rows=rows, keyword=keyword, distances=distances)
+        known = np.concatenate([self.distances, np.full(len(rows), np.nan, np.float32)])
+        shards, rows, keyword, held, distances = _score_rows(access, request, self.keywords, *together, known)
+        return replace(self, shards=shards, rows=rows, keyword=keyword, held=held, distances=distances)
 
 
 def retrieve(access: ShardAccess, settings: EngineSettings, request: SearchRequest, limit: int) -> Candidates:
-    """Find what the keywords and the vector find. Without a vector, or without words, the other finds alone.
-
-    Raises RangeError.
-    """
+    """Find candidates by keywords and by vector, or by one of them if the query lacks the other. Raises RangeError."""
     wanted, words = _PER_HIT * limit, request.words
     near_limit = wanted + _FOLDED if words is None else max(NEAR_ROWS, wanted)
     keyword_limit = max(KEYWORD_ROWS, wanted)
-    # A query that only excludes words finds nothing by them, and still has to read them.
+    # A query that only excludes words finds nothing by keyword, but has to read the keywords.
     has_words = words is not None and bool(words.terms or words.prefixes or words.excluded)
     vectors = None
     if request.vector is not None:
         vectors = VectorSearch(access, settings, request, request.vector, near_limit)
     if words is not None and (words.phrases or words.excluded):
-        access.in_pieces = False  # phrases are looked for in the texts of any shard
+        access.in_pieces = False  # phrases are checked in the texts of any shard
         access.fetch(range(len(access.shards)), keywords=has_words)
     else:
         access.fetch(vectors.surely_asked if vectors is not None else (), keywords=has_words)
@@ -110,17 +108,19 @@ def retrieve(access: ShardAccess, settings: EngineSettings, request: SearchReque
     near_shards, near_rows, near = vectors.nearest() if vectors is not None else (_NO_ROWS, _NO_ROWS, _NO_DISTANCES)
     by_keyword = {}
     if keywords is not None:
-        # Where the nearest rows are, the best are likely to be: the shards after them need not look far.
+        # The shards of the nearest rows first: they are likely to hold the best, which sets the floor for the rest.
         order = np.argsort(-np.bincount(near_shards, minlength=len(access.shards)), kind="stable")
         by_keyword = keywords.best_together(order.tolist(), keyword_limit, access.allowed_rows)
     shards, rows = [near_shards], [near_rows]
     for position, (_, keyword_rows) in by_keyword.items():
         shards.append(np.full(len(keyword_rows), position, np.int64))
         rows.append(keyword_rows)
+    all_rows = np.concatenate(rows)
+    known = np.concatenate([near, np.full(len(all_rows) - len(near), np.nan, np.float32)])
     is_strict = words is not None and bool(words.phrases) and words.is_strict
     has_all_near = vectors is None or len(near) < near_limit or is_strict
     return Candidates(
-        *_score_rows(access, request, keywords, np.concatenate(shards), np.concatenate(rows)),
+        *_score_rows(access, request, keywords, np.concatenate(shards), all_rows, known),
         near_distances=np.sort(near)[:NEAR_ROWS],
         keywords=keywords,
         shards_asked=vectors.shards_asked if vectors is not None else 0,
@@ -129,18 +129,28 @@ def retrieve(access: ShardAccess, settings: EngineSettings, request: SearchReque
 
 
 def _score_rows(
-    access: ShardAccess, request: SearchRequest, keywords: KeywordSearch | None, shards: Rows, rows: Rows
-) -> tuple[Rows, Rows, Floats, Distances]:
-    """Return these rows with their scores, each once, without those that the query refuses."""
+    access: ShardAccess,
+    request: SearchRequest,
+    keywords: KeywordSearch | None,
+    shards: Rows,
+    rows: Rows,
+    distances: Distances,
+) -> tuple[Rows, Rows, Floats, Floats, Distances]:
+    """Return the distinct rows with their scores, without those that the query refuses.
+
+    `distances`: NaN for a row whose distance is not known. Of equal rows, the first counts.
+    """
     order = np.lexsort((rows, shards))
-    shards, rows = shards[order], rows[order]
+    shards, rows, distances = shards[order], rows[order], distances[order]
     if len(rows) > 1:
         is_new = np.concatenate([[True], (shards[1:] != shards[:-1]) | (rows[1:] != rows[:-1])])
-        shards, rows = shards[is_new], rows[is_new]
-    keyword, distances = np.zeros(len(rows)), np.full(len(rows), np.nan, np.float32)
-    chosen = np.ones(len(rows), np.bool_)
-    wanted, vector = by_shard(shards, rows), request.vector
-    access.fetch_rows(wanted if vector is not None else dict.fromkeys(wanted, _NO_ROWS))
+        shards, rows, distances = shards[is_new], rows[is_new], distances[is_new]
+    keyword, held, chosen = np.zeros(len(rows)), np.zeros(len(rows)), np.ones(len(rows), np.bool_)
+    vector, is_unknown = request.vector, np.isnan(distances)
+    wanted, unknown = by_shard(shards, rows), {}
+    if vector is not None:
+        unknown = by_shard(shards[is_unknown], rows[is_unknown])
+    access.fetch_rows({position: unknown.get(position, _NO_ROWS) for position in wanted})
     for position, own_rows in wanted.items():
         own = shards == position
         search = access.search(position)
@@ -148,23 +158,25 @@ def _score_rows(
             chosen[own] = False
             continue
         if keywords is not None:
-            keyword[own] = keywords.score_rows(position, own_rows)
-        if vector is not None:
-            # A block at a time: where a text is stored often, all rows with it are equally good, and candidates.
-            blocks = np.array_split(own_rows, len(own_rows) // _BLOCK_ROWS + 1)
-            distances[own] = np.concatenate([compute_distances(search.row_vectors(block), vector) for block in blocks])
+            keyword[own], held[own] = keywords.score_rows(position, own_rows)
+        if vector is not None and position in unknown:
+            # In blocks: if a text is stored very often, all rows with it are candidates.
+            blocks = np.array_split(unknown[position], len(unknown[position]) // _BLOCK_ROWS + 1)
+            distances[own & is_unknown] = np.concatenate(
+                [compute_distances(search.row_vectors(block), vector) for block in blocks]
+            )
     chosen &= keyword > -np.inf
     max_distance = request.options.max_distance
     if max_distance is not None and vector is not None:
         chosen &= distances < max_distance
     if chosen.all():
-        return shards, rows, keyword, distances
-    return shards[chosen], rows[chosen], keyword[chosen], distances[chosen]
+        return shards, rows, keyword, held, distances
+    return shards[chosen], rows[chosen], keyword[chosen], held[chosen], distances[chosen]
 
 
 @dataclass(eq=False)
 class VectorSearch:
-    """The rows nearest to a vector: asks the nearest shards, and more while they may hold something nearer."""
+    """The rows nearest to a vector: asks the nearest shards, and further ones while they may hold nearer rows."""
 
     access: ShardAccess
     settings: EngineSettings
@@ -172,10 +184,13 @@ class VectorSearch:
     vector: Vectors
     limit: int
     shards_asked: int = 0
-    _answers: list[tuple[int, Distances, Rows]] = field(default_factory=list)
+    _answers: list[tuple[Rows, Rows, Distances]] = field(default_factory=list)
 
-    @functools.cached_property
-    def _order(self) -> rules.AskingOrder:
+    def __post_init__(self) -> None:
+        # Not a cached property: in Python 3.11 its lock is shared by all queries.
+        self._order = self._choose_order()
+
+    def _choose_order(self) -> rules.AskingOrder:
         request, routing = self.request, self.access.routing
         max_distance = request.options.max_distance
         if self.limit <= 0 or (max_distance is not None and max_distance <= 0):
@@ -185,31 +200,24 @@ class VectorSearch:
 
     @property
     def surely_asked(self) -> list[int]:
-        """Shards that are worth fetching before anything is known of them."""
+        """The shards that are fetched before any answer is known."""
         ranked = self._order.fanned_out
         if self.limit >= _MANY_ROWS:
             ranked += self._order.further
         return [*self._order.first, *(shard.position for shard in ranked)]
 
     def nearest(self) -> tuple[Rows, Rows, Distances]:
-        """Return shards, rows and distances, in no order.
-
-        They are at least as many as wanted, where there are so many, with all that are as near as the last one.
-        """
+        """Return shards, rows and distances, in no order: the nearest rows with all ties of the last one."""
         order = self._order
         self.access.fetch(self.surely_asked)
-        for position in (*order.first, *(shard.position for shard in order.fanned_out)):  # engine-12
-            self._ask(position)
-        self.access.fetch([shard.position for shard in order.further if self._is_worth_asking(shard)])
-        for shard in order.further:
-            if self._is_worth_asking(shard):
-                self._ask(shard.position)
+        self._ask([*order.first, *(shard.position for shard in order.fanned_out)])  # engine-12
+        further = [shard.position for shard in order.further if self._is_worth_asking(shard)]
+        self.access.fetch(further)
+        self._ask(further)
         self._ask_beyond_cap(order.rest)
         if not self._answers:
             return _NO_ROWS, _NO_ROWS, _NO_DISTANCES
-        shards = np.repeat([position for position, _, _ in self._answers], [len(rows) for _, _, rows in self._answers])
-        distances = np.concatenate([distances for _, distances, _ in self._answers])
-        rows = np.concatenate([rows for _, _, rows in self._answers])
+        shards, rows, distances = (np.concatenate(parts) for parts in zip(*self._answers, strict=True))
         farthest = self._farthest()
         if farthest is None:
             return shards, rows, distances
@@ -217,23 +225,28 @@ class VectorSearch:
         near = distances <= farthest if is_full else distances < farthest
         return shards[near], rows[near], distances[near]
 
-    def _ask(self, position: int) -> None:
-        self.shards_asked += 1
-        search = self.access.search(position)
-        if search is not None:
-            allowed = self.access.allowed_rows(position)
-            distances, rows = search.index.nearest(
-                self.vector, self.limit, allowed=allowed, exact=self.request.exact, within=self._farthest()
+    def _ask(self, positions: Sequence[int]) -> None:
+        self.shards_asked += len(positions)
+        searches = {position: search for position in positions if (search := self.access.search(position)) is not None}
+        if not searches:
+            return
+        farthest, exact = self._farthest(), self.request.exact
+        found = [
+            search.index.estimate(
+                self.vector, self.limit, allowed=self.access.allowed_rows(position), exact=exact, within=farthest
             )
-            self._answers.append((position, distances, rows))
+            for position, search in searches.items()
+        ]
+        numbers, rows, distances = rank_nearest(found, self.vector, self.limit, farthest)
+        self._answers.append((np.array([*searches])[numbers], rows, distances))
 
     def _is_worth_asking(self, shard: rules.Ranked) -> bool:
-        """With a condition, nearness says less: then only a shard that cannot be nearer is passed over."""
+        """Tell whether a shard may hold nearer rows. With a condition, only one that surely does not is skipped."""
         is_worth = rules.could_be_nearer if self.request.condition is not None else rules.is_likely_nearer
         return is_worth(shard, self._farthest())
 
     def _ask_beyond_cap(self, ranked: Sequence[rules.Ranked]) -> None:
-        """Ask shards in ascending order of what is compared: when one is not worth asking, no later one is."""
+        """Ask shards, nearest bound first, until one is not worth asking: then no later one is."""
         size = self.settings.query_shard_fanout
         for begin in range(0, len(ranked), size):
             group = ranked[begin : begin + size]
@@ -242,7 +255,7 @@ class VectorSearch:
             for shard in worth:
                 if not self._is_worth_beyond_cap(shard):
                     return
-                self._ask(shard.position)
+                self._ask([shard.position])
             if len(worth) < len(group):
                 return
 
@@ -253,15 +266,15 @@ class VectorSearch:
         return may_exceed and rules.could_be_nearer(shard, self._farthest())
 
     def _near_enough(self) -> Distances:
-        """Return the distances of the rows so far that are within the limit."""
+        """Return the distances so far that are below `max_distance`."""
         if not self._answers:
             return _NO_DISTANCES
-        distances = np.concatenate([distances for _, distances, _ in self._answers])
+        distances = np.concatenate([distances for _, _, distances in self._answers])
         max_distance = self.request.options.max_distance
         return distances if max_distance is None else distances[distances < max_distance]
 
     def _farthest(self) -> float | None:
-        """Return the distance of the last row that would be returned now."""
+        """Return the distance of the last row among the nearest so far."""
         distances = self._near_enough()
         if len(distances) < self.limit:
             return self.request.options.max_distance

@@ -1,11 +1,12 @@
 """Search one KB by vector, by keyword, by both and along the graph: retrieve, rank, make passages.
 
 Invariants
-    A query sees one manifest. If garbage collection removes a shard meanwhile, it starts again with the current one.
-    The vector of a query is compared only with vectors of the embedder that made it.
-    Hits are ordered by score, then document, then chunk, whatever the layout of the shards.
-    No text is lost in passages: what a hit showed is in the passage it became part of, or is said word for word by
-    another one. A passage names a bounded number of other places, and counts all of them.
+    A query sees one manifest. If garbage collection removes a shard during the query, it starts again with the current
+    manifest.
+    The vector of a query is compared only with vectors of the same embedder.
+    Hits are ordered by ranking score, then document, then chunk, whatever the layout of the shards.
+    Passages keep all text of the best chunks: each chunk is part of a passage, or another passage has the same text.
+    A passage names a bounded number of other places, and counts all of them.
 """
 
 import math
@@ -23,37 +24,42 @@ from pair.clock import Clock
 from pair.engine.format.array_file import RangeError
 from pair.engine.format.manifest import Manifest
 from pair.engine.format.vectors import Vectors
+from pair.engine.query.bm25 import KeywordSearch
+from pair.engine.query.probability import LEAST, LEAST_WITHOUT_WORDS
 from pair.engine.query.ranking import MORE_ALIKE, RankedRow, Ranking, best_rows, count_whole_ties, rank
 from pair.engine.query.retrieve import SearchRequest, VectorSearch, retrieve
 from pair.engine.query.shard_access import ShardAccess, ShardReader, ShardRouting, by_shard
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
-from pair.text.tokenizer import find_highlights
+from pair.text.languages import find_language
+from pair.text.tokenizer import find_highlights, parse_query
 from pair.values import AlsoIn, Hit, Hits, SearchMode
 
 _TRIES_AFTER_COLLECTION = 5
 _MORE_ROWS = 4
-"""Times as many candidates, when those that there are make too few passages."""
+"""Factor for the number of candidates when they make too few passages."""
 _MOST_ROWS = 4000
-"""Rows that are looked at one by one for a query, or ten for each hit: texts that differ by case or whitespace only."""
+"""Rows that are compared one by one for a query, or ten for each hit if that is more."""
 MOST_ALSO_IN = 20
 """Other places that a passage names."""
 _DIVERSE_CHOICES = 4
-"""Candidates for each hit, when hits are to be unlike each other."""
+"""Candidates for each hit if `diversity` is asked for."""
 _LONGEST_PASSAGE = 6000
-"""In characters: neighbours are merged up to here."""
+"""In characters: neighbours are merged up to this length."""
+_FIRST_WORDS = 4
+"""Words that are compared before whole texts are."""
 _MOST_BLANK = 200
-"""Whitespace between two chunks is a few characters; text further apart is not even looked at."""
+"""In characters: chunks further apart are not neighbours, and the text between them is not read."""
 
 ReadText = Callable[[Hit, int, int], str]
-"""Reads the characters from one place to another of the text of the hit's document."""
+"""Returns the part of a document's text between two places. The hit names the document."""
 _Answer = Callable[[ShardAccess], Hits]
 
 
 @dataclass
 class Search:
-    """Searches the manifests of one KB. Used from several threads at once."""
+    """Searches one KB. Used from several threads at once."""
 
     manifests: ManifestStore
     reader: ShardReader
@@ -62,7 +68,7 @@ class Search:
     _routing: ShardRouting | None = None
 
     def nearest(self, request: SearchRequest) -> Hits:
-        """Find chunks by distance alone. Raises E201, E303, E304, E205, E206, E215; E207 if no shard can be asked."""
+        """Return the nearest chunks. Raises E201, E303, E304, E205, E206, E215; E207 if no shard can be read."""
 
         def answer(access: ShardAccess) -> Hits:
             vector = _check_vector(request, access.routing.published.manifest)
@@ -75,9 +81,9 @@ class Search:
         return self._answer(answer, request)
 
     def find(self, request: SearchRequest, published: StoredManifest | None = None) -> Hits:
-        """Find passages that answer a text. Raises as `nearest` does, and E204 in mode `graph` without a graph.
+        """Return passages for a text. Raises as `nearest` does, and E204 in mode `graph` without a graph.
 
-        `published`: the manifest, if it was just read.
+        `published`: the manifest, if the caller has just read it.
         """
 
         def answer(access: ShardAccess) -> Hits:
@@ -86,13 +92,7 @@ class Search:
             has_vector = _check_vector(request, access.routing.published.manifest).any()
             return _find_passages(access, self.settings, request if has_vector else replace(request, vector=None))
 
-        hits = self._answer(answer, request, published)
-        if request.words is None or not request.options.highlights:
-            return hits
-        marked = list(hits.passages)  # at the end: many more rows are looked at than are shown
-        for number, hit in enumerate(marked):
-            marked[number] = replace(hit, highlights=find_highlights(hit.text, request.words))
-        return replace(hits, passages=tuple(marked))
+        return self._answer(answer, request, published)
 
     def _answer(self, answer: _Answer, request: SearchRequest, published: StoredManifest | None = None) -> Hits:
         for _ in range(_TRIES_AFTER_COLLECTION):
@@ -101,10 +101,10 @@ class Search:
             try:
                 try:
                     return answer(self._access(routing, request))
-                except RangeError:  # the whole file may be right; if not, it tells what is wrong
+                except RangeError:  # the whole file may be sound; if not, reading it says what is wrong
                     return answer(self._access(routing, request, in_pieces=False))
             except ShardMissingError:
-                # Collected just before it was read: then another manifest is there by now.
+                # Garbage collection removed it just now: then a newer manifest exists.
                 before, published = published, self.manifests.require()
                 if before.version == published.version:
                     break
@@ -121,7 +121,7 @@ class Search:
         routing = self._routing
         if routing is None or routing.published.version != published.version:
             routing = self._routing = ShardRouting(published)
-            if not self.manifests.is_past:  # a past version has no former one, and does not own the current one
+            if not self.manifests.is_past:  # a past version must not drop the shards of the current one
                 self.reader.cache.keep_only(published.manifest.folders)
         return routing
 
@@ -133,7 +133,7 @@ def _find_passages(access: ShardAccess, settings: EngineSettings, request: Searc
     while True:
         ranking = rank(access, request, candidates, first)
         hits, rows = passages.build(ranking), len(ranking.candidates)
-        # Where a text is stored a thousand times, the best rows are all one passage, and others have to be found.
+        # If a text is stored a thousand times, the best rows make one passage, and more rows are needed.
         if len(hits) >= request.limit or rows < request.limit:
             break
         if passages.crowding:
@@ -145,12 +145,48 @@ def _find_passages(access: ShardAccess, settings: EngineSettings, request: Searc
         candidates = retrieve(access, settings, request, limit)
     asked = candidates.shards_asked if request.mode == "vector" else len(access.shards)
     weights = dict(candidates.keywords.weights) if candidates.keywords is not None else {}
-    made = _make_hits(access, passages.count_copies(hits), asked, ranking.mode)
-    return replace(made, reason=ranking.reason, term_weights=weights)
+    hits = passages.count_copies(hits)
+    if request.options.highlights:  # at the end, because many more rows are read than returned
+        hits = _highlight(hits, request, candidates.keywords)
+    made = _make_hits(access, hits, asked, ranking.mode)
+    made = replace(made, reason=ranking.reason, term_weights=weights)
+    if not hits or _is_relevant(access, request, ranking):
+        return made
+    best = f"the most relevant passage scores {hits[0].score:.3f}"
+    return replace(made, passages=(), near_misses=len(hits), reason="; ".join(filter(None, (ranking.reason, best))))
+
+
+def _highlight(hits: Sequence[Hit], request: SearchRequest, keywords: KeywordSearch | None) -> tuple[Hit, ...]:
+    """Return the hits with the places of the query's words, each in the language of its document."""
+    words = request.words
+    if words is None or keywords is None:
+        return tuple(hits)
+    corrections = [word for near in keywords.corrected.values() for word in near.split(", ")]
+    languages = [find_language(hit.metadata, hit.text) for hit in hits]
+    return tuple(
+        replace(hit, highlights=find_highlights(hit.text, words, language, corrections))
+        for hit, language in zip(hits, languages, strict=True)
+    )
+
+
+def _is_relevant(access: ShardAccess, request: SearchRequest, ranking: Ranking) -> bool:
+    """Tell whether any candidate is probable enough to be a result, or the caller says what is enough."""
+    options, best = request.options, float(ranking.probabilities.max(initial=0.0))
+    is_narrowed = request.condition is not None or options.max_distance is not None
+    if options.allow_weak or is_narrowed or ranking.names_known or best >= LEAST_WITHOUT_WORDS:
+        return True
+    words, keywords = request.words or parse_query(request.text), ranking.candidates.keywords
+    if words.is_empty:
+        return bool(words.excluded)
+    if keywords is None:  # mode `vector`: words do not rank, but show whether the KB is about this at all
+        access.fetch((), keywords=True)
+        keywords = KeywordSearch(words, access.keyword_parts())
+    # Vectors that were given with documents say little about a text: known words are enough for mode `vector`.
+    return keywords.may_hold_any and (best >= LEAST or request.mode == "vector")
 
 
 def _make_hits(access: ShardAccess, hits: tuple[Hit, ...], asked: int, mode: SearchMode) -> Hits:
-    """Raises E207 when faults have left nothing that could answer."""
+    """Return the hits with the state of the search. Raises E207 if faults leave no shard that can answer."""
     access.refuse_without(access.can_answer(needs_keywords=mode == "keyword"))
     manifest = access.routing.published.manifest
     return Hits(
@@ -166,7 +202,7 @@ def _make_hits(access: ShardAccess, hits: tuple[Hit, ...], asked: int, mode: Sea
 
 
 def _check_vector(request: SearchRequest, manifest: Manifest) -> Vectors:
-    """Return the vector. Check it by the manifest that is asked: another may have come since it was made."""
+    """Return the vector, checked against this manifest: it may be newer than the one the caller saw."""
     vector = np.empty(0, np.float32) if request.vector is None else request.vector
     if request.embedder != manifest.embedder:
         raise errors.embedder_differs(manifest.kb_id, manifest.embedder, request.embedder)
@@ -178,13 +214,17 @@ def _check_vector(request: SearchRequest, manifest: Manifest) -> Vectors:
 
 
 def rerank(hits: Hits, query: str, limit: int, reranker: Reranker) -> Hits:
-    """Order hits by the scores that a reranker gives their texts, and keep as many as are wanted."""
+    """Order hits by the scores that a reranker gives their texts, and keep as many as are wanted.
+
+    The score of a hit becomes the probability that belongs to the reranker's score.
+    """
     scores = reranker.scores(query, [hit.text for hit in hits])
     passages = []
     for number in sorted(range(len(hits)), key=lambda number: (-scores[number], number))[: max(limit, 0)]:
         hit, score = hits[number], float(scores[number])
         explanation = None if hit.explanation is None else {**hit.explanation, "reranker": score}
-        passages.append(replace(hit, score=score, explanation=explanation))
+        # Rerankers are trained with the logistic function of their scores.
+        passages.append(replace(hit, score=(1.0 + math.tanh(score / 2.0)) / 2.0, explanation=explanation))
     return replace(hits, passages=tuple(passages))
 
 
@@ -193,28 +233,28 @@ def rerank(hits: Hits, query: str, limit: int, reranker: Reranker) -> Hits:
 
 @dataclass(eq=False)
 class PassageBuilder:
-    """Makes the passages of one query, and keeps account of texts that are stored very often."""
+    """Makes the passages of one query, and counts texts that are stored very often."""
 
     access: ShardAccess
     request: SearchRequest
     most_rows: int
-    """Rows that are looked at one by one."""
+    """Rows that are compared one by one."""
     crowding: dict[str, list[RankedRow]] = field(default_factory=dict)
-    """Rows that crowd out others because they say the same, by text."""
+    """Rows with the same text that crowd out others, by text."""
     _copies: Counter[str] = field(default_factory=Counter)
-    """How many rows with this text were set aside."""
+    """Number of rows with this text that were set aside."""
     _kept: dict[str, int] = field(default_factory=dict)
-    """How many rows with this text were not."""
+    """Number of rows with this text that were not set aside."""
 
     def build(self, ranking: Ranking) -> tuple[Hit, ...]:
-        """Return as many passages as are wanted, if there are: where rows become one passage, the next rows fill up."""
+        """Return as many passages as wanted, if possible. If rows merge into one passage, the next rows fill up."""
         request, candidates = self.request, ranking.candidates
         wanted = limit = max(request.limit, 0)
         best: list[RankedRow] = []
         made: dict[int, Hit] = {}
         while True:
             taken = wanted if not request.options.diversity else wanted * _DIVERSE_CHOICES
-            if not best or len(best) < min(taken, len(candidates)):  # ties may have brought as many before
+            if not best or len(best) < min(taken, len(candidates)):  # ties may have added enough before
                 more = max(taken, count_whole_ties(ranking.scores, taken + MORE_ALIKE))
                 best = best_rows(self.access, candidates.shards, candidates.rows, ranking.scores, more)
             rows = best[:taken]
@@ -239,7 +279,8 @@ class PassageBuilder:
 
     def _make_hit(self, row: RankedRow, ranking: Ranking) -> Hit:
         distance = float(ranking.candidates.distances[row.number])
-        hit = row.search.hit(row.row, None if math.isnan(distance) else distance, row.header, row.score)
+        probability = float(ranking.probabilities[row.number])
+        hit = row.search.hit(row.row, None if math.isnan(distance) else distance, row.header, probability)
         graph = ranking.parts.get("graph")
         if graph is None and not self.request.explain:
             return hit
@@ -250,16 +291,21 @@ class PassageBuilder:
         )
 
     def _explain(self, number: int, ranking: Ranking) -> dict[str, float | str]:
-        explanation: dict[str, float | str] = {"mode": ranking.mode, "score": float(ranking.scores[number])}
+        explanation: dict[str, float | str] = {"mode": ranking.mode, "score": float(ranking.probabilities[number])}
+        explanation.update({name: float(values[number]) for name, values in ranking.evidence.items()})
+        explanation["raw"] = float(ranking.scores[number])
         explanation.update({name: float(values[number]) for name, values in ranking.parts.items()})
         if "keyword" in ranking.parts:
             explanation["bm25"] = float(ranking.candidates.keyword[number])
+        keywords = ranking.candidates.keywords
+        if keywords is not None and keywords.corrected:
+            explanation["corrected"] = "; ".join(f"{word} → {near}" for word, near in keywords.corrected.items())
         if "graph" in ranking.parts:
             explanation["alpha"] = self.request.options.graph.alpha
         return explanation
 
     def _note_crowding(self, rows: Sequence[RankedRow], made: Mapping[int, Hit]) -> None:
-        """Find texts that more rows have than a passage names, since copies were last set aside."""
+        """Find texts with more new rows, since copies were last set aside, than a passage names."""
         by_text: dict[str, list[RankedRow]] = {}
         for row in rows:
             by_text.setdefault(made[row.number].text, []).append(row)
@@ -268,7 +314,7 @@ class PassageBuilder:
         }
 
     def set_copies_aside(self) -> None:
-        """Exclude all further rows with a text that crowds out others."""
+        """Exclude further rows with the texts that crowd out others."""
         for text, rows in self.crowding.items():
             kept = by_shard(np.array([row.shard for row in rows]), np.array([row.row for row in rows]))
             self._copies[text] += self.access.set_aside(text, kept)
@@ -276,30 +322,41 @@ class PassageBuilder:
         self.crowding = {}
 
     def count_copies(self, hits: Sequence[Hit]) -> tuple[Hit, ...]:
-        """Add the copies that were set aside. In a passage of several rows, the most frequent one counts."""
+        """Return the hits, counting the copies set aside; of several texts in a passage, the most frequent counts."""
+        if not self._copies:
+            return tuple(hits)
         copies = [max((n for text, n in self._copies.items() if text in hit.text), default=0) for hit in hits]
         return tuple(replace(hit, also_in_count=hit.also_in_count + n) for hit, n in zip(hits, copies, strict=True))
 
 
 def _name_copies(hits: Sequence[Hit], rows: Sequence[RankedRow], best: Sequence[RankedRow]) -> tuple[Hit, ...]:
-    """Return the hits, which also name those of the next best rows that say the same."""
+    """Return the hits with the places of those next best rows that have the same text."""
     shown = {row.number for row in rows}
     others = [row for row in best if row.number not in shown][:MORE_ALIKE]
+    beginnings = {_begin_text(hit.text) for hit in hits}
+    others = [row for row in others if _begin_text(row.search.row_text(row.row)) in beginnings]
+    if not others:
+        return tuple(hits)
     alike = [row.search.hit(row.row, None, row.header, row.score) for row in others]
     return fold_duplicates([*hits, *alike])[: len(hits)]
+
+
+def _begin_text(text: str) -> tuple[str, ...]:
+    """Return the first words of a text without case: texts that differ in them are not alike."""
+    return tuple(map(str.casefold, text.split(None, _FIRST_WORDS)[:_FIRST_WORDS]))
 
 
 def merge_neighbours(
     hits: Sequence[Hit], text_of: ReadText, *, most_gap: int = 0, most_characters: int = sys.maxsize
 ) -> tuple[Hit, ...]:
-    """Merge hits of one document that touch or overlap, in the place and with the score of the best of them.
+    """Merge hits of one document that touch or overlap, with the rank and score of the best of them.
 
-    Between two merged hits lie at most `most_gap` characters, or whitespace. A passage longer than `most_characters`
-    is not made of several hits.
+    Merged hits are at most `most_gap` characters apart, or separated by whitespace. The merged passage has at most
+    `most_characters`.
     """
 
     def continues(last: Hit, start: int, end: int, hit: Hit) -> bool:
-        """Tell whether `hit` continues the passage from `start` to `end`; `last` is in it."""
+        """Tell whether `hit` continues the passage from `start` to `end`, which ends with `last`."""
         if hit.start >= end and max(end, hit.end) - start > most_characters:
             return False
         if hit.start - end <= most_gap:
@@ -321,7 +378,7 @@ def merge_neighbours(
 
 
 def _merge(group: Sequence[Hit], text_of: ReadText) -> Hit:
-    """Make one hit of several of a document, of which the first is the best."""
+    """Merge hits of one document, the best first."""
     best = group[0]
     if len(group) == 1:
         return best
@@ -338,10 +395,14 @@ def _merge(group: Sequence[Hit], text_of: ReadText) -> Hit:
 
 
 def fold_duplicates(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """Fold hits that say the same, but for case and whitespace, into the best of them, which names the others."""
-    alike: dict[str, list[Hit]] = {}
-    for hit in hits:
-        alike.setdefault(" ".join(hit.text.split()).casefold(), []).append(hit)
+    """Fold hits with the same text, apart from case and whitespace, into the best of them, which names the others."""
+    beginnings = [_begin_text(hit.text) for hit in hits]
+    frequencies = Counter(beginnings)
+    alike: dict[tuple[str, ...] | str, list[Hit]] = {}
+    for hit, beginning in zip(hits, beginnings, strict=True):
+        # Few texts have to be compared as a whole.
+        key = beginning if frequencies[beginning] == 1 else " ".join(hit.text.split()).casefold()
+        alike.setdefault(key, []).append(hit)
     return tuple(_fold(first, others) for first, *others in alike.values())
 
 
@@ -363,10 +424,9 @@ def _place(hit: Hit | AlsoIn) -> tuple[str, int, int]:
 
 
 def diversify(scores: Sequence[float], vectors: npt.NDArray[np.float32], limit: int, weight: float) -> list[int]:
-    """Order candidates by maximal marginal relevance: `weight` for the score, the rest for being unlike others.
+    """Order candidates by maximal marginal relevance: `weight` for the score, the rest for unlikeness to the others.
 
-    A weight of 1 gives the order of the scores, 0 what is least alike after the best one. Scores should lie between
-    0 and 1, as likeness (the cosine) does; of equals the first comes first.
+    A weight of 1 keeps the order of the scores. Scores lie between 0 and 1, as the cosine does. Ties keep their order.
     """
     count = min(limit, len(scores))
     if count <= 0:

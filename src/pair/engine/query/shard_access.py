@@ -1,8 +1,8 @@
-"""The way of a query to the shards: routing tables of a manifest, opened files, and what could not be read.
+"""Access of a query to the shards: routing tables of a manifest, opened files, and files that cannot be read.
 
 Invariants
     Each shard is opened once for a query and held until the query ends.
-    A shard that cannot be read is left out and reported. Only the caller decides about a shard that is gone.
+    A shard that cannot be read is left out and reported. The caller decides about a shard that was deleted.
 """
 
 import functools
@@ -33,12 +33,12 @@ _NO_ROWS: Rows = np.empty(0, np.int64)
 
 def by_shard(shards: Rows, rows: Rows) -> dict[int, Rows]:
     """Return the rows of each shard."""
-    return {position: rows[shards == position] for position in np.unique(shards).tolist()}
+    return {position: rows[shards == position] for position in sorted(set(shards.tolist()))}
 
 
 @dataclass(eq=False)
 class ShardRouting:
-    """What is computed once for each manifest: centroids of its shards, live rows, graphs."""
+    """Data that is computed once for each manifest: centroids of its shards, live rows, graphs."""
 
     published: StoredManifest
     _live: dict[int, Selection] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ShardRouting:
 
     @functools.cached_property
     def _centroids(self) -> tuple[Vectors, npt.NDArray[np.float32], npt.NDArray[np.float32], Rows]:
-        """The centroids of all clustered shards, their squares and radii, and where those of each shard begin."""
+        """The centroids of all clustered shards, their squares and radii, and the first centroid of each shard."""
         shards = [self.shards[position] for position in self._clustered]
         centroids = np.concatenate([shard.centroids for shard in shards])
         radii = np.array([radius for shard in shards for radius in shard.radii], np.float32)
@@ -62,11 +62,11 @@ class ShardRouting:
         return centroids, np.einsum("ij,ij->i", centroids, centroids), radii, starts
 
     def rank_shards(self, query: Vectors) -> dict[str, list[rules.Ranked]]:
-        """Return the shards of each run, with how near they are."""
+        """Return the shards of each run, with their distances."""
         by_run: dict[str, list[rules.Ranked]] = {}
         if self._clustered:
             centroids, squares, radii, starts = self._centroids
-            distances = np.sqrt(np.maximum(squares - 2 * (centroids @ query) + query @ query, 0))
+            distances = np.sqrt(np.maximum(squares - 2 * np.vecdot(centroids, query) + query @ query, 0))
             nearest = np.minimum.reduceat(distances, starts)
             least = np.minimum.reduceat(np.maximum(distances - radii, 0), starts)
             for position, near, bound in zip(self._clustered, nearest.tolist(), least.tolist(), strict=True):
@@ -104,7 +104,7 @@ class ShardReader:
             self._pool.shutdown(cancel_futures=True)
 
     def fetch_together(self, fetches: Sequence[Callable[[], object]]) -> None:
-        """Run fetches at once. The query that reads the file meets a failure again, and reports it."""
+        """Run fetches in parallel. Failures are ignored: the query that reads the file meets and reports them."""
         if len(fetches) > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.parallelism, thread_name_prefix="pair-shard")
@@ -135,21 +135,23 @@ class ShardAccess:
         return self.routing.published.manifest.shards
 
     def can_answer(self, *, needs_keywords: bool) -> bool:
-        """Tell whether there is a shard of which every file that an answer needs could be read.
+        """Tell whether every file that an answer needs could be read of some shard.
 
-        Keywords are not needed where vectors find rows as well. A query that needs a graph checks that itself.
+        Keywords are not needed if vectors find rows as well. A query that needs a graph checks for it.
         """
-        needed: tuple[FileRole, ...] = ("search", "rows", "keywords") if needs_keywords else ("search", "rows")
+        needed: list[FileRole] = ["search"]
+        needed += ["ids"] if self.condition is not None else []
+        needed += ["keywords"] if needs_keywords else []
         return not all(any(shard.key(role) in self.faults for role in needed) for shard in self.shards)
 
     def refuse_without(self, answer: object) -> None:
-        """Raises E207 when faults are the reason that there is no answer."""
+        """Raise E207 if there is no answer because of faults."""
         if self.faults and not answer:
             key, reason = next(iter(self.faults.items()))
             raise errors.stored_data_damaged(key, reason)
 
     def fetch(self, positions: Sequence[int], *, keywords: bool = False) -> None:
-        """Fetch together what is missing: if wanted, the keywords of all shards; then the vectors of these shards."""
+        """Fetch missing files in parallel: if wanted, the keywords of all shards; then the vectors of these shards."""
         everywhere = range(len(self.shards))
         if keywords:
             self._fetch_files("keywords", everywhere)
@@ -165,7 +167,7 @@ class ShardAccess:
             fetches += self._plan_row_fetches(dict.fromkeys(worn, _NO_ROWS), texts=False)
         self.reader.fetch_together(fetches)
         if self.condition is not None:
-            self._fetch_files("rows", everywhere if keywords else positions)
+            self._fetch_files("ids", everywhere if keywords else positions)
 
     def _fetch_files(self, role: FileRole, positions: Sequence[int]) -> None:
         shards = [self._open(position) for position in positions]
@@ -174,10 +176,7 @@ class ShardAccess:
         )
 
     def fetch_rows(self, wanted: Mapping[int, Rows], *, texts: bool = False) -> None:
-        """Fetch together the layout of these shards, with the vectors of rows, or with their texts.
-
-        Raises RangeError.
-        """
+        """Fetch the layouts of these shards in parallel, with the vectors or texts of rows. Raises RangeError."""
         self.reader.fetch_together(self._plan_row_fetches(wanted, texts=texts))
 
     def _plan_row_fetches(self, wanted: Mapping[int, Rows], *, texts: bool) -> list[Callable[[], object]]:
@@ -204,7 +203,7 @@ class ShardAccess:
         chosen, condition = self._live_rows(position), self.condition
         if condition is not None and (search := self.search(position)) is not None:
             shard = self._open(position)
-            documents = self._read_or_note(lambda: shard.rows().select(condition))
+            documents = self._read_or_note(lambda: shard.metadata().select(condition))
             allowed = search.no_rows() if documents is None else documents[search.doc_of_row]
             chosen = allowed if chosen is None else allowed & chosen
         self._selections[position] = chosen
@@ -217,7 +216,7 @@ class ShardAccess:
         return None if search is None else self.routing.live_rows(position, search)
 
     def first_by_id(self, position: int, rows: Rows, count: int) -> Rows:
-        """Return so many of these rows of a shard: the first by the ids of their documents, then by row."""
+        """Return the first `count` of these rows of a shard, by the ids of their documents, then by row."""
         search = self.search(position)
         if search is None or len(rows) <= count:
             return rows
@@ -228,10 +227,7 @@ class ShardAccess:
         return rows[order[:count]]
 
     def set_aside(self, text: str, kept: Mapping[int, Rows]) -> int:
-        """Exclude all rows with this text but those that are kept, by shard. Return how many were excluded.
-
-        Looks only at shards that were read already.
-        """
+        """Exclude the rows with this text, except those to keep, in the shards read so far. Return their number."""
         content, count = text.encode(errors="surrogatepass"), 0
         for position, search in list(self._searches.items()):
             if search is None:
@@ -246,7 +242,7 @@ class ShardAccess:
         return count
 
     def keyword_parts(self) -> list[KeywordPart]:
-        """Return the keyword indexes of all shards, since a score depends on all of them."""
+        """Return the keyword indexes of all shards: a score depends on all of them."""
         parts = []
         for position, shard in enumerate(self.shards):
             index = self._read_or_note(self._open(position).keywords)
@@ -298,15 +294,15 @@ class PrefetchReport:
     files: int = 0
     fetched_bytes: int = 0
     left_bytes: int = 0
-    """Worth fetching, but more than the limit allows."""
+    """The size of files that were not fetched because of the limit."""
 
 
 @dataclass(eq=False)
 class Prefetcher:
     """Fetches files that queries are likely to need, one at a time. Evicts nothing. Used from one thread.
 
-    These are the keywords of all shards, which every query by words needs; shards of which queries read rows, the most
-    read first; and shards that replaced ones that were here, as they do after a compaction.
+    These are the keywords of all shards, which every query by words needs; the shards with the most row reads; and
+    shards that replace cached ones, for example after a compaction.
     """
 
     manifests: ManifestStore
@@ -315,7 +311,7 @@ class Prefetcher:
     """Shards whose search file was in the cache after the last run."""
 
     def fetch(self, most_bytes: int, go_on: Callable[[], bool]) -> PrefetchReport:
-        """Fetch files while `go_on` is true; none from a store that is near. Raises E206, E010."""
+        """Fetch files while `go_on` is true; none from a local store. Raises E206, E010."""
         published = self.manifests.current() if self.cache.reads_pieces else None
         if published is None:
             return PrefetchReport()
@@ -332,9 +328,9 @@ class Prefetcher:
         return PrefetchReport(files, fetched, left)
 
     def _list_missing(self, manifest: Manifest) -> list[tuple[ShardRef, FileRole]]:
-        """Return the files that are worth fetching, the most useful first."""
+        """Return the files to fetch, the most useful first."""
         cache, shards = self.cache, manifest.shards
-        # A shard that replaces others is as likely to be read as they were, and no query has read its rows yet.
+        # A shard that replaces others is as likely to be read, although no query has read its rows yet.
         is_replaced = not self._cached <= manifest.folders
         reads = {shard.folder: cache.open(shard).row_reads for shard in shards}
         hot = [shard for shard in shards if reads[shard.folder] or (is_replaced and shard.folder not in self._cached)]
@@ -344,10 +340,10 @@ class Prefetcher:
         return [(shard, role) for shard, role in wanted if not cache.has(shard, role)]
 
     def _fetch_file(self, ref: ShardRef, role: FileRole) -> bool:
-        """Return False for a file that is damaged or gone: a query reports it."""
+        """Fetch a file. Return False if it is damaged or deleted: a query reports that."""
         shard = self.cache.open(ref)
         try:
-            # Queries that run meanwhile go on with the pieces that are here.
+            # Concurrent queries continue with the pieces that are cached.
             shard.path(role)
             if role == "search":
                 shard.search(0.0)

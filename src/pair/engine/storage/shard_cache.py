@@ -1,13 +1,13 @@
-"""Local shard files: fetched once for all who wait, verified, evicted by last use, never while in use.
+"""The local cache of shard files: each fetched once and verified; the least recently used are evicted, if unused.
 
-Layout: `<cache>/pair-shards/<content hash>/<file>`, a stamp beside each file that was verified, and `use`, which
-readers lock. A file in `pair-shards` marks it as made by pair.
+Layout: `<cache>/pair-shards/<content hash>/<file>`, a stamp for each verified file, and `use`, which readers lock.
+A marker file shows that pair created the folder `pair-shards`.
 Invariants
-    Only folders named as above are ever removed, in a folder with the mark; everything else stays.
+    Only folders that are named by a content hash are removed, and only in a folder with the marker.
     A file appears under its name only after its SHA-256 was verified.
-    A file that was touched since is verified again, and fetched again when it changed.
-    If the folder is deleted or its disk is full, queries become slower and not wrong: missing files are fetched again,
-    and unused ones make room. Several processes may share one folder, in different containers too.
+    A file that was touched later is verified again, and fetched again if it changed.
+    If the folder is deleted or its disk is full, queries get slower, not wrong: missing files are fetched again, and
+    unused ones are evicted. Several processes may share one folder, also in different containers.
 """
 
 import contextlib
@@ -34,11 +34,13 @@ from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
+from pair.engine.filters import flatten_metadata
 from pair.engine.format.array_file import RangeFile, Span
-from pair.engine.format.columns import NO_GRAPHS, StoredGraphs, build_graph_columns
+from pair.engine.format.columns import NO_GRAPHS, StoredGraphs
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef, file_name
+from pair.engine.format.metadata_index import MetadataIndex
 from pair.engine.format.shard import (
     OPENERS,
     IdFile,
@@ -53,32 +55,31 @@ from pair.engine.format.shard import (
 logger = logging.getLogger(__name__)
 
 _FETCH_TRIES = 2
-"""For a file that arrives damaged, or whose folder is deleted or full."""
 _OPEN_TRIES = 5
-"""For a file that was fetched and is gone."""
+"""Tries for a file that is deleted after it was fetched."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_SECONDS = 0.025
 _RETRY_TIMES = 6
 _LEAST_ROOM_BYTES = 1_000_000
-"""Freed when a disk is full, so that it is not full again at once."""
+"""Least bytes to free on a full disk, so that it is not full again at once."""
 _OWN_FOLDER = "pair-shards"
 _MARK = ".made-by-pair"
 _ENTRY = re.compile(r"[0-9a-f]{64}")
 _CONDEMNED = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}")
-"""An entry that is being removed."""
+"""The name of an entry that is being removed."""
 _STAMP = ".ok"
 _USE = "use"
 _PART = ".part"
 _TOUCH_SECONDS = 30.0
 _DISK_BLOCK_BYTES = 512
 _WORTH_CUTTING_BYTES = 262_144
-"""A smaller search file is fetched whole, with one request."""
+"""A smaller search file is fetched whole."""
 
 _Done = TypeVar("_Done")
 
 
 class ShardMissingError(Exception):
-    """The store no longer has this shard: either the manifest is old, or the shard is lost."""
+    """The store no longer has a shard: the manifest is old, or the shard is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,15 @@ class ShardCache:
         ttl_seconds: float = 0.0,
         reads_pieces: bool = False,
     ) -> None:
-        """`reads_pieces`: fetch some rows of a shard by ranges, for stores that are far away."""
+        """`reads_pieces`: fetch single rows of a shard by ranges, for remote stores."""
         self.reads_pieces = reads_pieces
         self._store = store
         self._folder = folder
         self._own = folder / _OWN_FOLDER
+        self.scratch = folder.with_name(folder.name + "-scratch")
+        """The folder in which shards are built, on the same disk."""
+        self.unfinished = folder.with_name(folder.name + "-unfinished")
+        """The folder for the progress of long operations that can be resumed."""
         self._clock = clock
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
@@ -118,7 +123,7 @@ class ShardCache:
     # Open shards
 
     def open(self, ref: ShardRef) -> "OpenShard":
-        """Return a shard, which stays open until it is evicted or no manifest names it any more."""
+        """Return a shard, which stays open until it is evicted or no manifest names it."""
         shard = self._open.get(ref.folder)
         if shard is None:
             with self._lock:
@@ -128,19 +133,19 @@ class ShardCache:
         return shard
 
     def keep_only(self, keys: frozenset[str]) -> None:
-        """Close and evict opened shards that are neither among these nor held; a shard that is being read stays."""
+        """Close and evict open shards that are neither in `keys` nor held. A shard in use stays."""
         with self._lock:
             self._kept = keys
             dropped = self._open.keys() - keys.union(*self._held.values())
         self._drop(dropped)
 
     def hold(self, holder: object, keys: frozenset[str]) -> None:
-        """Keep these shards, whatever else is kept, until the holder lets them go."""
+        """Keep these shards open until the holder calls `release`."""
         with self._lock:
             self._held[holder] = keys
 
-    def let_go(self, holder: object) -> None:
-        """Close the shards that nothing else holds or keeps, and evict them once it is known which are kept."""
+    def release(self, holder: object) -> None:
+        """Close the shards that only this holder held, and evict them if `keep_only` has been called."""
         with self._lock:
             held, kept = self._held.pop(holder, frozenset[str]()), self._kept or frozenset[str]()
             dropped = held - kept.union(*self._held.values())
@@ -151,31 +156,21 @@ class ShardCache:
 
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:
-            with contextlib.suppress(OSError):  # it takes room, but is no reason to fail
+            with contextlib.suppress(OSError):  # a leftover takes room, but is no reason to fail
                 self._remove(_entry_name(key))
 
     def close(self) -> None:
-        """Close all shards. One that is being read stays open until then."""
+        """Close all shards. A shard in use stays open until its reader is done."""
         with self._lock:
             self._open.clear()
 
     # Files
 
-    @property
-    def scratch(self) -> Path:
-        """The folder in which shards are built: on the same disk, and not mistaken for a fetched one."""
-        return self._folder.with_name(self._folder.name + "-scratch")
-
-    @property
-    def unfinished(self) -> Path:
-        """The folder in which long work keeps its progress, to be resumed."""
-        return self._folder.with_name(self._folder.name + "-unfinished")
-
     def place(self, ref: ShardRef) -> Path:
         return self._own / _entry_name(ref.folder)
 
     def make_place(self, ref: ShardRef) -> Path:
-        """Create the folder of a shard, below one with the mark. Raises OSError."""
+        """Create the folder of a shard, and the marker. Raises OSError."""
         with files.open_folder(self._own, make=True) as own:
             names = files.list_below(own)
             if all(_is_ours(name) for name in names):
@@ -198,11 +193,11 @@ class ShardCache:
         return path
 
     def use(self, ref: ShardRef) -> "ShardUse":
-        """Raises E010."""
+        """Mark a shard as in use. Raises E010."""
         return self._retry(lambda: ShardUse(functools.partial(self.make_place, ref)), 0)
 
     def _retry(self, act: Callable[[], _Done], wanted_bytes: int) -> _Done:
-        """Repeat an act that may succeed the next time. Raises E010, E207 and what the act raises."""
+        """Act, and retry if that may help. Raises E010, E207 and what the act raises."""
         tries = 0
         while True:
             tries += 1
@@ -215,7 +210,7 @@ class ShardCache:
                 logger.warning("fetched again", extra={"reason": fault.message})
 
     def _may_succeed_now(self, fault: errors.PairError, wanted_bytes: int) -> bool:
-        """A file that was damaged or deleted on its way may be whole the next time. On a full disk, make room."""
+        """Return whether a retry may help: for a damaged or deleted file, or a full disk after an eviction."""
         number = fault.__cause__.errno if isinstance(fault.__cause__, OSError) else None
         if number not in _FULL:
             return number == errno.ENOENT or isinstance(fault, errors.DataError)
@@ -224,15 +219,15 @@ class ShardCache:
             return self._evict(max_bytes=kept).freed_bytes > 0
 
     def has(self, ref: ShardRef, role: FileRole) -> bool:
-        """Tell whether a file can be read without a fetch."""
+        """Return whether a file can be read without a fetch."""
         return _is_verified(self.place(ref) / file_name(ref.shard_id, role), ref, role)
 
     def part(self, ref: ShardRef, role: FileRole) -> Path:
-        """Return the path of a file of which only some ranges are here."""
+        """Return the path of the sparse copy of a file."""
         return self.place(ref) / (file_name(ref.shard_id, role) + _PART)
 
     def fetch_range(self, ref: ShardRef, role: FileRole, begin: int, size: int) -> bytes | None:
-        """Fetch a range, which is not verified here. Raises E205, E206."""
+        """Fetch a range, without verification. Raises E205, E206."""
         self.misses += 1
         self._make_room(size)
         content = self._store.get_range(ref.key(role), begin, size)
@@ -247,7 +242,7 @@ class ShardCache:
         self.misses += 1
         self._make_room(expected.size_bytes)
         self.make_place(ref)
-        # Processes in different containers may have one number.
+        # Not the process id: processes in different containers may have the same.
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             if not self._store.download(ref.key(role), temporary):
@@ -264,7 +259,7 @@ class ShardCache:
     # Eviction
 
     def sweep(self) -> SweepReport:
-        """Evict shards that are too old, then those beyond the size limit; a shard in use stays."""
+        """Evict expired shards, then those beyond the size limit. A shard in use stays. Raises E205, E010."""
         with files.storage_errors():
             report = self._evict(max_bytes=self._max_bytes)
         if self._max_bytes and report.kept_bytes > self._max_bytes:
@@ -272,17 +267,17 @@ class ShardCache:
         return report
 
     def keep_within_limits(self) -> None:
-        """Sweep as far as that is possible now, without an error if it is not."""
+        """Sweep, and ignore errors."""
         if self._max_bytes or self._ttl_seconds:
             with contextlib.suppress(errors.StorageError):
                 self.sweep()
 
     def room_bytes(self) -> float:
-        """Return how much can be fetched without evicting anything."""
+        """Return how many bytes can be fetched without an eviction."""
         return self._max_bytes - self.size_bytes() if self._max_bytes else math.inf
 
     def may_hold(self, size_bytes: int) -> bool:
-        """Tell whether so much can be held at once and still leave room for other readers."""
+        """Return whether one reader may hold this many bytes at once: at most half of the cache."""
         return not self._max_bytes or size_bytes <= self._max_bytes // 2
 
     def size_bytes(self) -> int:
@@ -316,7 +311,7 @@ class ShardCache:
                     (gone if self._remove(entry.name) else in_use).append(entry)
             tried = {*old, *crowded}
             left = [entry for entry in left if entry not in tried]
-            is_done = tried.isdisjoint(in_use)  # else the next ones have to go instead
+            is_done = tried.isdisjoint(in_use)  # else choose others instead
         freed = sum(entry.size_bytes for entry in (*gone_old, *gone_crowded))
         self.evictions += len(gone_old) + len(gone_crowded)
         kept = sum(entry.size_bytes for entry in entries) - freed
@@ -329,15 +324,15 @@ class ShardCache:
             names = files.list_folder(self._own)
             for name in names if _MARK in names else ():
                 if _is_ours(name):
-                    with contextlib.suppress(OSError):  # gone meanwhile, or no folder
+                    with contextlib.suppress(OSError):  # just removed, or not a folder
                         entries.append(_measure(self._own / name, now))
         return entries
 
     def _remove(self, name: str) -> bool:
-        """False when somebody uses it, here or in another process."""
+        """Remove an entry. Return False if it is in use, by this or another process."""
         with self._lock:
             for key in [key for key in self._open if _entry_name(key) == name]:
-                del self._open[key]  # unless a query holds it, this ends its use
+                del self._open[key]  # ends its use, unless a query has a reference
         folder = self._own / name
         with _try_lock(folder) as is_unused:
             if is_unused:
@@ -353,10 +348,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _entry_name(key: str) -> str:
-    """Return the name of a shard in the cache: its content hash, as the last part of its key says, else one of the key.
-
-    The key comes from a manifest, and may be that of a stranger.
-    """
+    """Return the name of a shard in the cache: the content hash in its key; for a foreign key, a hash of the key."""
     name = key.rpartition("/")[2]
     return name if _ENTRY.fullmatch(name) else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
@@ -366,13 +358,13 @@ def _measure(folder: Path, now: float) -> rules.CachedShard:
     with files.open_folder(folder) as descriptor, os.scandir(descriptor) as members:
         for member in members:
             seen = member.stat(follow_symlinks=False)
-            size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # some files are here in part only
+            size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # some files are sparse
             used_at = max(used_at, seen.st_mtime)
     return rules.CachedShard(folder.name, size, max(0.0, now - used_at))
 
 
 def _is_verified(path: Path, ref: ShardRef, role: FileRole) -> bool:
-    """Verified once, and not touched since."""
+    """Return whether a file was verified and not touched since."""
     try:
         seen = path.lstat()
         stamp = path.with_name(path.name + _STAMP).read_text(encoding="ascii")
@@ -382,7 +374,7 @@ def _is_verified(path: Path, ref: ShardRef, role: FileRole) -> bool:
 
 
 def _stamp(path: Path) -> None:
-    """Where it cannot be written, the file is verified again the next time."""
+    """Mark a file as verified. If that fails, it is verified again the next time."""
     with contextlib.suppress(OSError):
         stamp = files.open_file(path.with_name(path.name + _STAMP), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(stamp, "wb") as stream:
@@ -394,7 +386,7 @@ def _stamp_text(seen: os.stat_result) -> str:
 
 
 class ShardUse:
-    """Marks a shard's files as in use, in all processes: a shared lock that ends with its descriptor."""
+    """A shared lock that marks a shard as in use, for all processes, until the object is deleted."""
 
     def __init__(self, make_folder: Callable[[], Path]) -> None:
         self._descriptor = -1
@@ -403,7 +395,7 @@ class ShardUse:
                 self._path = make_folder() / _USE
                 self._descriptor = files.open_file(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
-                continue  # evicted between two lines
+                continue  # just evicted
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
             if self.is_current():
                 return
@@ -411,7 +403,7 @@ class ShardUse:
             self._descriptor = -1
 
     def is_current(self) -> bool:
-        """Tell whether the folder was neither evicted while we waited for its lock, nor deleted since."""
+        """Return whether the locked file still exists: the folder may have been evicted or deleted."""
         try:
             on_disk, ours = self._path.lstat(), os.fstat(self._descriptor)
         except FileNotFoundError:
@@ -429,7 +421,7 @@ class ShardUse:
 
 @contextlib.contextmanager
 def _try_lock(folder: Path) -> Iterator[bool]:
-    """Lock the folder of a shard while the block runs. Gives False when it is in use, here or in another process."""
+    """Lock the folder of a shard while the block runs. Give False if this or another process uses it."""
     try:
         descriptor = files.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
@@ -447,35 +439,36 @@ def _try_lock(folder: Path) -> Iterator[bool]:
 
 
 class OpenShard:
-    """The files of one shard, each opened when it is first asked for. All raise as `ShardCache.path` does."""
+    """The files of one shard, each opened on first use. All methods raise as `ShardCache.path` does."""
 
     def __init__(self, ref: ShardRef, cache: ShardCache) -> None:
         self._ref = ref
         self._cache = cache
         self._lock = threading.Lock()
-        # One for each file, so that several of them can be fetched at once.
+        # One lock for each file, so that several files can be fetched at once.
         self._locks = {role: threading.Lock() for role in ref.files}
         self._files: dict[FileRole, Any] = {}
+        self._metadata: MetadataIndex | None = None
         self._ranges: RangeFile | None = None
         self._partial: SearchFile | None = None
-        """The search file, as long as only some ranges of it are here."""
+        """The search file, while it is fetched by ranges."""
         self.use: ShardUse | None = None
-        """None before a file of it was opened."""
+        """None before the first file is opened."""
         self._touched_at = 0.0
         self.row_reads = 0
-        """How often rows were read while the search file was not here as a whole."""
+        """Number of reads of rows by ranges."""
 
     def is_loaded(self, role: FileRole) -> bool:
-        """Tell whether a file can be read without a fetch. One that the shard does not have can."""
+        """Return whether a file is open, or the shard does not have it."""
         return role in self._files or role not in self._ref.files
 
     def path(self, role: FileRole) -> Path:
-        """Return a verified file, which stays for as long as this object is held."""
+        """Return the path of a verified file, which stays as long as this object is referenced."""
         with self._locks[role]:
             return self._fetch(role)
 
     def search(self, now: float) -> SearchFile:
-        """Return the whole search file. `now`: by the monotonic clock, for the last use."""
+        """Return the whole search file. `now`: the monotonic time, for the time of the last use."""
         self._touch(now)
         search: SearchFile = self.load("search")
         self._ranges = self._partial = None
@@ -484,30 +477,35 @@ class OpenShard:
     def ids(self) -> IdFile:
         return cast("IdFile", self.load("ids"))
 
+    def metadata(self) -> MetadataIndex:
+        """Return the metadata of the documents. A shard of an older version has it only in the headers."""
+        if self._metadata is None:
+            index = self.ids().metadata
+            if index is None:
+                search = self.search(0.0)
+                headers = map(search.header, range(len(search.docs)))
+                index = MetadataIndex.build([flatten_metadata(header.metadata) for header in headers])
+            self._metadata = index
+        return self._metadata
+
     def rows(self) -> RowsFile:
         return cast("RowsFile", self.load("rows"))
 
     def keywords(self) -> KeywordIndex | None:
-        """Return None for a shard without keywords, or with those of another version of the tokenizer."""
+        """Return the keyword index; None if the shard has none for this version of the tokenizer."""
         if "keywords" not in self._ref.files:
             return None
         index: KeywordIndex = self.load("keywords")
         return index if index.is_current else None
 
     def graph(self) -> GraphIndex | None:
-        """Return None when the shard has no graph that can be walked."""
+        """Return the graph; None if the shard has none."""
         return self.load("graph") if "graph" in self._ref.files else None
 
     def stored_graphs(self) -> StoredGraphs:
         """Return the graphs of all documents of the shard."""
-        if not self._ref.graph_available:
-            return NO_GRAPHS
         search, graph = self.search(0.0), self.graph()
-        if graph is not None:
-            return graph.graphs(search.doc_of_row, search.docs["first_chunk"])
-        # A shard of an older pair has the rows alone.
-        counts = np.bincount(search.doc_of_row, minlength=len(search.docs))
-        return build_graph_columns(self.rows().graphs(), counts.tolist())
+        return NO_GRAPHS if graph is None else graph.graphs(search.doc_of_row, search.docs["first_chunk"])
 
     def load(self, role: FileRole) -> Any:
         """Open a file once for all threads, and keep it open."""
@@ -520,13 +518,13 @@ class OpenShard:
     def _open(self, role: FileRole) -> object:
         for _ in range(_OPEN_TRIES):
             path = self._fetch(role)
-            with contextlib.suppress(FileNotFoundError):  # deleted between two lines
+            with contextlib.suppress(FileNotFoundError):  # just deleted
                 return OPENERS[role](self._ref, path)
-        raise errors.storage_failed(str(path), "somebody deletes it again and again")
+        raise errors.storage_failed(str(path), "another process keeps deleting it")
 
     def _fetch(self, role: FileRole) -> Path:
         with self._lock:
-            # Without its lock, a folder that was deleted and made again would count as unused.
+            # A folder that was deleted and created again needs a new lock.
             if self.use is None or not self.use.is_current():
                 self.use = self._cache.use(self._ref)
         return self._cache.path(self._ref, role)
@@ -539,10 +537,7 @@ class OpenShard:
     # Ranges of the search file
 
     def search_rows(self, now: float) -> SearchFile:
-        """Return the search file for a look at some rows: by ranges, unless it is here or cannot be had so.
-
-        Raises RangeError.
-        """
+        """Return the search file for reading some rows, by ranges if possible. Raises RangeError."""
         ranges = self._open_ranges()
         if ranges is None:
             return self.search(now)
@@ -554,13 +549,13 @@ class OpenShard:
         return partial
 
     def plan_index_fetches(self, *, in_pieces: bool) -> list[Callable[[], object]]:
-        """Return the fetches that a search by vector needs; each can be run by itself."""
+        """Return the fetches that a search by vector needs, which can run in parallel."""
         return self._plan_fetches(lambda ranges: [span_of_index(ranges.pack)], in_pieces=in_pieces)
 
     def plan_row_fetches(
         self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool
     ) -> list[Callable[[], object]]:
-        """Return the fetches for the texts of these rows, or for their vectors; each can be run by itself."""
+        """Return the fetches for the texts of these rows, or for their vectors, which can run in parallel."""
 
         def list_spans(ranges: RangeFile) -> list[Span]:
             if texts:
@@ -578,23 +573,17 @@ class OpenShard:
         return [functools.partial(ranges.fill, blocks) for blocks in ranges.missing(list_spans(ranges))]
 
     def _open_ranges(self) -> RangeFile | None:
-        """Return None when the whole file is here, or the hashes of its ranges are not known yet."""
-        if not self._cache.reads_pieces or self.is_loaded("search") or "keywords" not in self._files:
+        """Return the sparse search file; None if the whole file is better, or the hashes of ranges are unknown."""
+        ref, cache = self._ref, self._cache
+        if not cache.reads_pieces or self.is_loaded("search") or "keywords" not in self._files:
+            return None
+        outline, size_bytes = self._files["keywords"].search_outline, ref.files["search"].size_bytes
+        if outline is None or size_bytes < _WORTH_CUTTING_BYTES:
             return None
         with self._lock:
-            if self._ranges is None and not self.is_loaded("search"):
-                self._ranges = self._make_ranges(self._files["keywords"])
+            if self._ranges is None and not self.is_loaded("search") and not cache.has(ref, "search"):
+                with files.storage_errors(), contextlib.suppress(ValueError):  # a wrong outline: fetch the whole file
+                    cache.make_place(ref)  # the cache may have been emptied
+                    fetch = functools.partial(cache.fetch_range, ref, "search")
+                    self._ranges = RangeFile(cache.part(ref, "search"), size_bytes, outline, fetch)
             return self._ranges
-
-    def _make_ranges(self, keywords: KeywordIndex) -> RangeFile | None:
-        outline = keywords.search_outline
-        ref, cache = self._ref, self._cache
-        if outline is None or ref.files["search"].size_bytes < _WORTH_CUTTING_BYTES or cache.has(ref, "search"):
-            return None
-        with files.storage_errors():
-            cache.make_place(ref)  # somebody may have emptied the cache
-            fetch = functools.partial(cache.fetch_range, ref, "search")
-            try:
-                return RangeFile(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
-            except ValueError:  # of another file: the whole one tells what is wrong
-                return None

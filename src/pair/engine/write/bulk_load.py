@@ -1,10 +1,10 @@
 """Bulk loads: split documents into parts, let workers build shards of them, and publish all shards at once.
 
 Invariants
-    Nothing is visible before all of it is; a load that fails or is killed leaves the KB as it was.
+    All documents become visible in one step. A load that fails or is killed does not change the KB.
     A part that an earlier run built is not built again.
-    Of several documents with one id the last one wins, wherever in the load they stand.
-    A KB that is rolled back meanwhile stays so: the load is refused, and its shards are there for the next run.
+    Of several documents with one id, the last in the load wins.
+    A rollback during the load refuses the load. The next run can use the shards.
 """
 
 import hashlib
@@ -42,19 +42,16 @@ from pair.values import Document
 
 _LEAST_PART_BYTES = 1 << 20
 _LAST_PARTS = 2
-"""Parts for each worker at the end of a long load: so that all workers finish at about the same time."""
-
-
-# ── workers ────────────────────────────────────────────────────────────────────────────────────────
+"""Parts for each worker at the end of a long load, so that all workers finish at about the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPart:
-    """Documents that one worker stores. Travels between processes."""
+    """Documents that one worker stores. Sent between processes."""
 
     number: int
     key: str
-    """Hash of its content and of how it is cut: the same part has the same key in the next run."""
+    """Hash of the documents and of the shard limits. The same part has the same key in the next run."""
     batch: Batch
     hashes: Mapping[str, str]
     """The content hash of each document, by id."""
@@ -62,13 +59,13 @@ class BuildPart:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Documents of several shards that become one shard. Travels between processes."""
+    """Documents of several shards that become one shard. Sent between processes."""
 
     number: int
     commit_id: str
     run: str
     members: Sequence[tuple[ShardRef, Numbers]]
-    """Shards, and the numbers of documents in each."""
+    """Shards, and numbers of documents in each."""
 
 
 Task = BuildPart | Merge
@@ -76,11 +73,11 @@ Task = BuildPart | Merge
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a worker made of a task: its shards are in the store, and no manifest names them yet."""
+    """The result of a task: shards in the store that no manifest names yet."""
 
     number: int
     record: str
-    """Key of the record that protects them from garbage collection."""
+    """Key of the record that protects the shards from garbage collection."""
     shards: tuple[ShardRef, ...]
 
 
@@ -89,25 +86,21 @@ class Runner(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many tasks are worked on at once."""
-        ...
+        """Number of tasks that run at once."""
 
     def expect_work(self) -> None:
-        """Announce that there will be tasks: a runner that starts slowly may start now."""
-        ...
+        """Prepare for tasks: a runner that starts slowly may start now."""
 
     def built(self, tasks: Iterator[Task]) -> Iterator[Built]:
-        """Yield results in the order in which they are done. Tasks are taken when a worker will soon be free.
+        """Yield results as they are done. Take a task only when a worker will soon be free.
 
-        A task whose worker died is given to another one. Raises E216 when that happened too often, and every
-        PairError that a worker met.
+        Give a task whose worker died to another worker. Raises E216 after too many deaths, and errors of workers.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartBuilder:
-    """A worker: builds and uploads the shards of one task after another. Others publish them."""
+    """A worker, which builds and uploads the shards of a task. The caller publishes them."""
 
     kb_id: str
     settings: EngineSettings
@@ -118,7 +111,7 @@ class PartBuilder:
     cache: ShardCache
 
     def build(self, task: Task) -> Built:
-        """Raises ModelError, E202, E206, E010, E305."""
+        """Build and upload the shards of a task. Raises ModelError, E202, E206, E010, E305."""
         with scratch_folder(self.cache) as folder:
             if isinstance(task, BuildPart):
                 prepared = self.preparation.prepare(task.batch, task.batch.documents, task.hashes)
@@ -145,7 +138,7 @@ class PartBuilder:
 
 @dataclass(frozen=True, slots=True)
 class LocalRunner:
-    """Builds one part after another in this process and thread."""
+    """A runner that builds one part after another in this thread."""
 
     builder: PartBuilder
     workers: int = 1
@@ -158,17 +151,14 @@ class LocalRunner:
 
 
 def merge_shards(folder: Path, kb_id: str, merge: Merge, cache: ShardCache) -> BuiltShard:
-    """Raises ShardMissingError."""
+    """Build one shard of documents of several shards. Raises ShardMissingError."""
     picked = [pick_documents(shard, numbers, cache) for shard, numbers in merge.members]
     documents = concatenate(picked, picked[0].vectors.shape[1])
     return build_shard(folder, kb_id, documents, commit_id=merge.commit_id, run=merge.run, number=merge.number)
 
 
-# ── parts ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 def split_parts(documents: Iterable[Document], workers: int, part_bytes: int) -> Iterator[list[Document]]:
-    """Split documents into parts of about `part_bytes`, in their order; evenly where the end can be seen."""
+    """Split documents into parts of about `part_bytes`, in order. Make the last parts equal in size."""
     waiting: deque[tuple[Document, int]] = deque()
     total = 0
     is_long = False
@@ -187,7 +177,7 @@ def split_parts(documents: Iterable[Document], workers: int, part_bytes: int) ->
 
 
 def _take_part(waiting: deque[tuple[Document, int]], part_bytes: int) -> tuple[list[Document], int]:
-    """Take at least one document, and then as many as fit; return them and their size."""
+    """Take one document and as many more as fit; return them and their size."""
     part: list[Document] = []
     size = 0
     while waiting and (not part or size + waiting[0][1] <= part_bytes):
@@ -197,34 +187,24 @@ def _take_part(waiting: deque[tuple[Document, int]], part_bytes: int) -> tuple[l
     return part, size
 
 
-# ── the load ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True, slots=True)
 class BulkLoad:
-    """How the documents of one load are stored."""
+    """Options of one load."""
 
     owner: str
     chunk_size_bytes: int
     revisions: Mapping[str, str] = field(default_factory=dict)
-    """What the caller knows a document's content by, by document id."""
+    """The caller's name for the content of a document, by document id."""
     removed: Sequence[str] = ()
-    """Ids of stored documents that go with the same version."""
-
-    def hash_part(self, hashes: Sequence[str], settings: EngineSettings) -> str:
-        """Name a part by its content and by how it is cut into shards."""
-        triggers = [settings.shard_trigger_bytes, settings.shard_trigger_vector_rows]
-        targets = [settings.target_shard_bytes, settings.max_vector_rows_per_shard]
-        text = " ".join([self.owner, *map(str, triggers + targets), *hashes])
-        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:40]
+    """Ids of stored documents to delete in the same version."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
     read: int
-    """Documents that were read so far."""
+    """Number of documents that were read."""
     built: int
-    """Those of them that are stored already, or will be with the swap."""
+    """Number of read documents that are stored or built."""
     workers: int
 
 
@@ -239,17 +219,17 @@ class Build:
     on_progress: Callable[[BuildProgress], None]
     _built: dict[int, Built] = field(default_factory=dict)
     _sizes: dict[int, int] = field(default_factory=dict)
-    """Number of documents of each part that was planned and is not built yet."""
+    """Number of documents of each part that is planned and not built."""
     _coming: set[bytes] = field(default_factory=set)
-    """First bytes of the identities of all documents that will be stored."""
+    """First bytes of the identities of all documents that the load will store."""
     _read = _done = _unchanged = 0
 
     def run(self, documents: Iterable[Document], load: BulkLoad, runner: Runner) -> WriteReport:
-        """Raises E213, E303, E304 for what cannot be stored, E216, E217, E236; and what a write raises."""
+        """Store the documents. Raises E213, E303, E304 for invalid ones, E216, E217, E236, and what a write raises."""
         before = self.context.manifests.read_for_write()
         self.writer = self.writer.since(before.manifest.number if before is not None else 0)
         if before is None:
-            runner.expect_work()  # else all of it may be stored already
+            runner.expect_work()  # in an existing KB, all documents may be stored already
         for part in runner.built(self._plan_parts(documents, load, runner.workers)):
             self._take(part)
             self._report_progress(runner.workers)
@@ -268,7 +248,7 @@ class Build:
         return report
 
     def _plan_parts(self, documents: Iterable[Document], load: BulkLoad, workers: int) -> Iterator[BuildPart]:
-        """Yield the parts that a worker has to build."""
+        """Yield the parts that workers have to build."""
         settings = self.context.settings
         for number, given in enumerate(split_parts(documents, workers, settings.build_part_bytes)):
             self._read += len(given)
@@ -281,16 +261,19 @@ class Build:
             if changed:
                 self._sizes[number] = len(changed)
                 own = {document.id: hashes[document.id] for document in changed}
-                key = load.hash_part(list(own.values()), settings)
+                limits = [settings.shard_trigger_bytes, settings.shard_trigger_vector_rows]
+                limits += [settings.target_shard_bytes, settings.max_vector_rows_per_shard]
+                content = " ".join([load.owner, *map(str, limits), *own.values()])
+                key = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:40]
                 earlier = self.records.find(key)
                 if earlier is None:
                     yield BuildPart(number, key, replace(batch, documents=changed), own)
                 else:
-                    self._take(Built(number, earlier.key, earlier.shards))
+                    self._take(Built(number, *earlier))
             self._report_progress(workers)
 
     def _select(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
-        """Return the documents to store: changed ones, and those of which this load has an earlier version."""
+        """Return the documents to store: changed ones, and ones with an id that this load stores already."""
         before = self.context.manifests.current()
         manifest = before.manifest if before else self.writer.empty_manifest()
         refuse_rolled_back(manifest, self.writer.began)
@@ -332,29 +315,25 @@ class Build:
         return self.writer.write(change)
 
 
-# ── publishing what was built ──────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True, eq=False)
 class FreshShards:
-    """New shards, and the documents in them that count."""
+    """New shards without duplicate documents."""
 
     shards: Sequence[ShardRef]
-    """Without documents that a later shard holds too."""
     identities: Identities
-    """Identities of their live documents, each once."""
+    """Identities of the live documents."""
 
     @property
     def chunks(self) -> int:
         return sum(shard.rows for shard in self.shards)
 
     def missing_in(self, manifest: Manifest) -> list[ShardRef]:
-        """Return the shards that the manifest does not name: another build of the same may have published some."""
+        """Return the shards that the manifest lacks: another build of the same part may have published some."""
         named = manifest.folders
         return [shard for shard in self.shards if shard.folder not in named]
 
     def remove_from(self, shards: Sequence[ShardRef], cache: ShardCache) -> tuple[list[ShardRef], int]:
-        """Return existing shards without the documents that are stored again; and how many those are."""
+        """Return existing shards without the documents that the new shards replace, and the number of these."""
         kept: list[ShardRef] = []
         replaced = 0
         own = {shard.folder for shard in self.shards}
@@ -372,7 +351,7 @@ class FreshShards:
 
 
 def deduplicate(built: Sequence[Built], cache: ShardCache, kb_id: str) -> FreshShards:
-    """Keep each document of the built shards in the last of them only. Raises E217 when a shard is gone."""
+    """Return the built shards, with each document only in the last shard that has it. Raises E217 for a lost shard."""
     shards = [shard for part in built for shard in part.shards]
     if not shards:
         return FreshShards((), np.empty((0, 2), np.uint64))
@@ -394,10 +373,10 @@ def deduplicate(built: Sequence[Built], cache: ShardCache, kb_id: str) -> FreshS
 
 
 def require_records(records: PendingShards, built: Sequence[Built], manifest: Manifest) -> None:
-    """Raises E217 when garbage collection may have taken shards that are to be published.
+    """Raise E217 if garbage collection may have deleted a shard to publish.
 
-    It condemns records before it swaps the manifest: shards whose records are in order after a manifest was read can be
-    published over that manifest, or the swap fails.
+    Garbage collection condemns records before it swaps the manifest. So if a record is intact after the manifest was
+    read, its shards exist, or the swap fails.
     """
     named = manifest.folders
     for part in built:

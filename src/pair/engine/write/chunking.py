@@ -1,13 +1,13 @@
 """Cut texts into chunks: whole sections where they fit, else blocks, paragraphs, lines, sentences, words, characters.
 
 Invariants
-    A chunk is `text[start:end]` of the text that was given, has no whitespace around it, and fits the size.
-    Every character but whitespace is in exactly one chunk, and chunks stand in the order of the text.
-    A chunk lies within one section, with what is below it; only sections too short to be found by share one.
-    The context of a chunk holds of all of it: the headings above it that are not in it.
-    Two neighbours within a section would not fit into one chunk, unless a block was kept whole.
-    A text without headings and blocks is cut as the seed's chunker cuts it.
-    The time is linear in the length of the text: each step looks at one window of the size.
+    A chunk is `text[start:end]`, has no whitespace at its ends, and fits the size.
+    Every character except whitespace is in exactly one chunk. Chunks have the order of the text.
+    A chunk lies within one section and its subsections; only very short sections share a chunk.
+    The context of a chunk is the headings above it that are not in it. It applies to the whole chunk.
+    Two neighbours within a section do not fit into one chunk, unless a block was kept whole.
+    A text without headings and blocks is cut as the `seed` chunker cuts it.
+    The time is linear in the length of the text: each step reads one window of the size.
 """
 
 import re
@@ -20,13 +20,11 @@ from pair.engine.settings import Chunker
 from pair.text.markdown import Block, Heading, Structure, parse_structure
 from pair.values import Chunk
 
-DEFAULT_SIZE_BYTES = 500
-
-# Less than about two sentences is hardly found by what it says; where chunks are small anyhow, less than a quarter.
 _TINY_BYTES = 200
 _TINY_PART = 4
-# A context is there to help the chunk, not to outweigh it. The headings nearest to the chunk say most.
+"""A piece is too short to be found alone below this many bytes, or below this part of a small chunk size."""
 _LONGEST_CONTEXT = 240
+"""Most characters of a context, so that it does not outweigh the chunk. The nearest headings stay."""
 _STEP = " > "
 
 Range = tuple[int, int]
@@ -35,30 +33,27 @@ Range = tuple[int, int]
 _LEAST_SIZE_BYTES = 4
 """The largest character of UTF-8."""
 
-_PARAGRAPH_END = r"\n\s*\n"
 _LINE_END = r"[\r\n]"
-# A period inside 3.14 or example.com ends nothing; 。 needs no space after it.
+# A period inside 3.14 or example.com ends no sentence; 。 needs no space after it.
 _SENTENCE_END = (
     r"[.!?\u2026][\"')\]\u2019\u201d\u00bb]*(?=\s)|[\u3002\uff01\uff1f\uff61][\"')\]\u2019\u201d\u300d\u300f\uff09]*"
 )
-_WORD_END = r"\s+"
-# Each level also ends where the ones before it end, so that its pieces lie inside theirs.
-_LEVELS = (_PARAGRAPH_END, _LINE_END, f"{_SENTENCE_END}|{_LINE_END}", f"{_SENTENCE_END}|{_WORD_END}")
+# Each level also ends where earlier levels end, so that its pieces lie inside theirs.
+_LEVELS = (r"\n\s*\n", _LINE_END, f"{_SENTENCE_END}|{_LINE_END}", rf"{_SENTENCE_END}|\s+")
 _FIRST_END = tuple(re.compile(level) for level in _LEVELS)
 _LAST_END = tuple(re.compile(f"(?s:.*)(?:{level})") for level in _LEVELS)
 _LINES = 1
 """The last level that needs the end of a line."""
 _VISIBLE = re.compile(r"\S")
 
-# Unicode's stream-safe format allows 30 marks on one character; more is not writing.
 _LONGEST_CLUSTER = 32
-_JOINER = "\u200d"
-# The class of the marks that bind two consonants of an Indian script.
+"""Most characters of one visible letter. Unicode's stream-safe format allows 30 marks on a character."""
 _VIRAMA = 9
+"""Combining class of the marks that bind two consonants of an Indic script."""
 
 
-def split(text: str, size_bytes: int = DEFAULT_SIZE_BYTES, chunker: Chunker = "structure") -> tuple[Chunk, ...]:
-    """Cut a text into chunks of at most `size_bytes` of UTF-8, without overlap; none for a blank text."""
+def split(text: str, size_bytes: int = 500, chunker: Chunker = "structure") -> tuple[Chunk, ...]:
+    """Cut a text into chunks of at most `size_bytes` of UTF-8, without overlap. A blank text has none."""
     if chunker == "seed":
         ranges = _Splitter(text, size_bytes).split(0, len(text))
         return tuple(Chunk(text[start:end], start, end) for start, end in ranges)
@@ -67,14 +62,14 @@ def split(text: str, size_bytes: int = DEFAULT_SIZE_BYTES, chunker: Chunker = "s
 
 
 def format_for_embedding(title: str, chunk: Chunk) -> str:
-    """Return the text to embed for a chunk: the title of its document, its context and its text, each said once."""
-    is_said = title in {*chunk.context.split(_STEP), chunk.text.partition("\n")[0].strip("# \t\r")}
-    above = [line for line in ("" if is_said else title, chunk.context) if line]
+    """Return the text to embed for a chunk: document title, context and text, without a repeated title."""
+    is_repeated = title in {*chunk.context.split(_STEP), chunk.text.partition("\n")[0].strip("# \t\r")}
+    above = [line for line in ("" if is_repeated else title, chunk.context) if line]
     return "\n".join(above) + "\n\n" + chunk.text if above else chunk.text
 
 
 def add_contexts(text: str, ranges: Sequence[Range], size_bytes: int, chunker: Chunker) -> tuple[Chunk, ...]:
-    """Return the chunks at these ranges of a text, each with its context, whatever size they were cut to."""
+    """Return the chunks at these ranges of a text, each with its context, for any chunk size."""
     if chunker == "seed":
         return tuple(Chunk(text[start:end], start, end) for start, end in ranges)
     chunks = split(text, size_bytes, chunker)
@@ -87,7 +82,7 @@ def add_contexts(text: str, ranges: Sequence[Range], size_bytes: int, chunker: C
 
 
 def _find_contexts(text: str, starts: Sequence[int]) -> list[str]:
-    """Return the headings above each of these ascending places, without a heading that begins there."""
+    """Return the headings above each of these ascending offsets, without a heading that begins there."""
     headings = parse_structure(text).headings
     path: list[tuple[int, str]] = []
     number = 0
@@ -104,33 +99,33 @@ def _find_contexts(text: str, starts: Sequence[int]) -> list[str]:
 
 
 class _Section(NamedTuple):
-    """A heading and the text up to the next one. The first section has no heading, and may be blank."""
+    """A heading and the text up to the next heading. The first section has no heading and may be blank."""
 
     start: int
     body: int
-    """Where its text begins, after the heading."""
+    """Start of the text after the heading."""
     end: int
     level: int
     title: str
     next: int
-    """The number of the section that follows this one and all below it."""
+    """Number of the section that follows this section and all its subsections."""
 
 
 class _Piece(NamedTuple):
     start: int
     end: int
     level: int
-    """Sections of this level and below have the same headings above them as this piece."""
+    """Sections of this level and deeper have the same headings above them as this piece."""
     context: str
     is_bare: bool = False
-    """It consists of headings only."""
+    """Whether the piece consists of headings only."""
 
 
 class _Packer:
     """Packs the sections of one text into pieces.
 
-    A tiny piece waits for the next section, if that has the same headings above it; else it joins the piece before it,
-    if there is room; else it stays alone.
+    A tiny piece waits for the next section, if both have the same headings above them. Else it joins the previous
+    piece, if there is room. Else it stays alone.
     """
 
     def __init__(self, text: str, size_bytes: int, structure: Structure) -> None:
@@ -140,7 +135,7 @@ class _Packer:
         self._sections = _find_sections(text, structure.headings)
         self._splitter = _Splitter(text, size_bytes, list(self._find_whole(structure.blocks)))
         self._path: list[tuple[int, str]] = []
-        """Level and title of the headings above."""
+        """Level and title of the headings above the current section."""
         self._pieces: list[_Piece] = []
         self._waiting: _Piece | None = None
 
@@ -152,7 +147,7 @@ class _Packer:
         return self._pieces
 
     def _pack_section(self, number: int) -> int:
-        """Pack a section, with all below it if that fits; return the number of the section to go on with."""
+        """Pack a section, with its subsections if all fit; return the number of the next section to pack."""
         section = self._sections[number]
         while self._path and self._path[-1][0] >= section.level:
             self._path.pop()
@@ -180,7 +175,7 @@ class _Packer:
         if self._fits(piece.start, piece.end):
             self._add(piece)
             return
-        # A chunk of nothing but headings would be found for what others say.
+        # Cut after the heading: a chunk of headings alone would match queries that other chunks answer.
         after = section.body if is_after_headings and section.body > section.start else 0
         context = _join_titles(self._path)
         for start, end in self._splitter.split(piece.start, piece.end, after=after):
@@ -191,7 +186,7 @@ class _Packer:
                 self._add(_Piece(start, end, section.level + 1, context))
 
     def _extend_waiting(self, section: _Section, end: int, *, is_bare: bool) -> _Piece:
-        """Return the section up to this end, together with the piece that waits for it."""
+        """Return the piece from the waiting piece, if any, or from the start of the section, to this end."""
         waiting = self._waiting
         if waiting is None:
             return _Piece(section.start, end, section.level, _join_titles(self._path), is_bare)
@@ -207,7 +202,7 @@ class _Packer:
             self._pieces.append(piece)
 
     def _settle(self) -> None:
-        """Place the piece that waits."""
+        """Add the waiting piece to the previous piece, or as a piece."""
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return
@@ -222,7 +217,7 @@ class _Packer:
         return _is_fitting(self._text, start, end, self._size_bytes)
 
     def _find_whole(self, blocks: Iterable[Block]) -> Iterator[Range]:
-        """Find the largest blocks, or parts of blocks, that fit."""
+        """Yield the largest blocks, or parts of blocks, that fit."""
         for block in blocks:
             if self._fits(block.start, block.end):
                 yield block.start, block.end
@@ -235,7 +230,7 @@ def _is_bare(section: _Section) -> bool:
 
 
 def _find_sections(text: str, headings: Sequence[Heading]) -> list[_Section]:
-    """Divide all of the text; headings below another one are between its section and the `next` of that."""
+    """Divide the text into sections. The subsections of a section come before its `next`."""
     starts = [_next_visible(text, 0), *(heading.start for heading in headings), len(text)]
     following = [len(headings) + 1] * (len(headings) + 1)
     open_numbers: list[int] = []
@@ -277,7 +272,7 @@ def _is_fitting(text: str, start: int, end: int, size_bytes: int) -> bool:
 
 
 class _Splitter:
-    """Cuts a text into ranges of at most `size_bytes` of UTF-8. `whole`: ranges that fit and stay whole, ascending."""
+    """Cuts a text into ranges of at most `size_bytes` of UTF-8. `whole`: ascending ranges that fit and stay whole."""
 
     def __init__(self, text: str, size_bytes: int, whole: Sequence[Range] = ()) -> None:
         if size_bytes < _LEAST_SIZE_BYTES:
@@ -288,7 +283,7 @@ class _Splitter:
         self._whole_ends = [end for _, end in whole]
 
     def split(self, begin: int, end: int, *, after: int = 0) -> Iterator[Range]:
-        """Cut `text[begin:end]` without overlap; the first cut comes `after` this place, if that is possible."""
+        """Cut `text[begin:end]` without overlap. The first cut comes after the offset `after`, if possible."""
         start = _next_visible(self._text, begin)
         while start < end:
             cut = self._cut_after(start, end, after)
@@ -296,37 +291,28 @@ class _Splitter:
             start = _next_visible(self._text, cut)
 
     def _cut_after(self, start: int, end: int, after: int) -> int:
-        """Return where the range that begins at `start` ends: before the first part that has no room in it.
+        """Return the end of the range that begins at `start`: before the first part that does not fit into it.
 
         A part is a range that stays whole, or a paragraph that fits; else its lines are parts, and so on.
         """
         limit = _reach(self._text, start, self._size_bytes)
-        # Whitespace at the limit takes no room, and may be the end of a part.
-        seen = _next_visible(self._text, limit)
-        if seen >= end:
+        if _next_visible(self._text, limit) >= end:
             return end
         floor = after if start < after < limit else start
-        low = self._last_boundary(limit)
-        if low > floor and self._stays_whole(low):
-            return low
+        low = 0
+        number = bisect_right(self._whole_starts, limit) - 1
+        if number >= 0:
+            low = self._whole_ends[number]
+            if low > limit:
+                low = self._whole_starts[number]
+                if low > floor:
+                    return low
         return self._cut_between(max(low, floor), floor, limit, end)
 
-    def _last_boundary(self, limit: int) -> int:
-        """Return the last place up to the limit where a whole range begins or ends; 0 without any."""
-        number = bisect_right(self._whole_starts, limit) - 1
-        if number < 0:
-            return 0
-        end = self._whole_ends[number]
-        return end if end <= limit else self._whole_starts[number]
-
-    def _stays_whole(self, place: int) -> bool:
-        number = bisect_right(self._whole_starts, place) - 1
-        return number >= 0 and self._whole_starts[number] == place
-
     def _cut_between(self, low: int, floor: int, limit: int, end: int) -> int:
-        """Return a cut after `floor`; a part ends at `low`, and no whole range is between it and the limit."""
+        """Return a cut after `floor`. A part ends at `low`, and no whole range lies between `low` and the limit."""
         text = self._text
-        seen = _next_visible(text, limit)
+        seen = _next_visible(text, limit)  # whitespace at the limit needs no room, and may end a part
         begin = _next_visible(text, low) if low > floor else floor
         has_lines = text.find("\n", low, seen) >= 0 or text.find("\r", low, seen) >= 0
         for level, (last_end, first_end) in enumerate(zip(_LAST_END, _FIRST_END, strict=True)):
@@ -339,7 +325,7 @@ class _Splitter:
         return begin if begin > floor else _cut_between_clusters(text, floor, limit)
 
     def _is_part_fitting(self, begin: int, end: int, first_end: re.Pattern[str]) -> bool:
-        """Tell whether the part that begins at `begin`, up to its first end, fits by itself."""
+        """Return whether the part from `begin` to its first end fits into one range."""
         seen = _next_visible(self._text, _reach(self._text, begin, self._size_bytes))
         if seen >= end or first_end.search(self._text, begin, seen) is not None:
             return True
@@ -348,11 +334,10 @@ class _Splitter:
 
 
 def _reach(text: str, start: int, size_bytes: int) -> int:
-    """Return the end of the longest range from `start` on that fits, in characters."""
+    """Return the end of the longest range from `start` that fits, in characters."""
     window = text[start : start + size_bytes]
     if window.isascii():
         return start + len(window)
-    # Half of a surrogate pair cannot be written as UTF-8.
     encoded = window.encode("utf-8", "surrogatepass")
     if len(encoded) <= size_bytes:
         return start + len(window)
@@ -368,7 +353,7 @@ def _next_visible(text: str, start: int) -> int:
 
 
 def _cut_between_clusters(text: str, start: int, limit: int) -> int:
-    """Return the last place up to `limit` that splits no letter from its marks, or `limit` if there is none near."""
+    """Return the last offset up to `limit` that splits no letter from its marks; `limit` if none is near."""
     for cut in range(limit, max(start, limit - _LONGEST_CLUSTER), -1):
         if not _is_joined(text, cut):
             return cut
@@ -381,18 +366,18 @@ def _is_joined(text: str, cut: int) -> bool:
         return False
     return (
         unicodedata.category(after).startswith("M")
-        or _JOINER in {before, after}
+        or "\u200d" in {before, after}  # the zero-width joiner
         or unicodedata.combining(before) == _VIRAMA
-        or "\U0001f3fb" <= after <= "\U0001f3ff"  # the colour of the hand before it
-        or "\U000e0020" <= after <= "\U000e007f"  # the letters of a regional flag
-        or "\u1160" <= after <= "\u11ff"  # the vowel or the end of a Korean syllable
+        or "\U0001f3fb" <= after <= "\U0001f3ff"  # skin tones
+        or "\U000e0020" <= after <= "\U000e007f"  # letters of a regional flag
+        or "\u1160" <= after <= "\u11ff"  # vowels and ends of Korean syllables
         or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
         or _is_inside_flag(text, cut)
     )
 
 
 def _is_inside_flag(text: str, cut: int) -> bool:
-    """Tell whether an odd number of flag letters stands before the cut: a flag is two of them."""
+    """Return whether an odd number of flag letters precedes the cut. A flag is two letters."""
     if not _is_flag_letter(text[cut]):
         return False
     first = cut

@@ -1,10 +1,10 @@
-"""Commit a change of a KB: lease, read, change, swap, and again when another writer was in the way.
+"""Commit a change of a KB: take the lease, read, change, swap; retry after a conflict with another writer.
 
-The steps, as `on_step` reports them just before they begin: lease, read, (steps of the change), swap, swapped (the
-lease is released), released.
+The steps, as `on_step` reports them before they begin: lease, read, (steps of the change), swap, swapped (the lease is
+released), released.
 Invariants
-    A commit that fails leaves the KB as it was; the shards that it uploaded are garbage.
-    A change that was decided before a rollback is not committed after it (`since`): it would undo the rollback in part.
+    A commit that fails does not change the KB. The shards that it uploaded are garbage.
+    A change that was decided before a rollback is not committed after it (`since`): it would undo part of the rollback.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """What the operations of one KB work with."""
+    """The stores, settings and hooks that all operations of one KB share."""
 
     kb_id: str
     settings: EngineSettings
@@ -43,7 +43,7 @@ class EngineContext:
     clock: Clock
     new_id: Callable[[], str]
     pause: Callable[[int], None]
-    """Wait before the n-th next attempt."""
+    """Waits before the n-th retry."""
     on_step: Callable[[str], None]
     _queue: LeaseQueue = field(init=False)
 
@@ -52,9 +52,9 @@ class EngineContext:
 
     @contextlib.contextmanager
     def hold_lease(self, *, refusals: int = 0) -> Iterator[HeldLease]:
-        """Hold the write lease of the KB while the block runs, after waiting in turn. Raises E203, E206.
+        """Wait for the write lease of the KB, and hold it while the block runs. Raises E203, E206.
 
-        `refusals`: how many of the attempts are used up.
+        `refusals`: number of attempts that are used up.
         """
         with self._queue.hold(
             lease_name(self.kb_id),
@@ -67,7 +67,7 @@ class EngineContext:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[Result]):
-    """The next manifest, or None to leave the KB as it is; and what the caller wants to know about the change."""
+    """The next manifest, or None for no change; and a result for the caller."""
 
     manifest: Manifest | None
     result: Result
@@ -83,16 +83,16 @@ class Committed(Generic[Result]):
 
 
 ChangeMaker = Callable[[Manifest], Change[Result]]
-"""Makes the next manifest from the current one. It is called again for every attempt, under the lease."""
+"""Makes the next manifest from the current one. Every attempt calls it again, under the lease."""
 
 
 def commit(
     context: EngineContext, change: ChangeMaker[Result], *, empty: Manifest | None = None, since: int | None = None
 ) -> Committed[Result]:
-    """Make a change under the lease and publish it, however many attempts that takes.
+    """Make a change under the lease and publish it, in several attempts if necessary.
 
-    `empty`: the manifest that the first write of a new KB changes; None refuses a KB that does not exist (E201).
-    `since`: the version that was current when the change was decided; a later rollback refuses the change (E236).
+    `empty`: the manifest that the first write of a new KB changes. Without it, a new KB is refused (E201).
+    `since`: the version that was current when the change was decided. A later rollback refuses the change (E236).
     Raises E237; E202, E203, E210 after all attempts; E206, E207, E208, E219.
     """
     context.manifests.refuse_past()
@@ -124,9 +124,9 @@ def commit_under(
     empty: Manifest | None = None,
     since: int | None = None,
 ) -> Committed[Result]:
-    """Make one attempt to commit under a lease that is held; parameters and errors as for `commit`.
+    """Make one attempt to commit under a held lease; parameters and errors are those of `commit`.
 
-    Raises ShardMissingError when garbage collection took a shard that the change needs; the next attempt may succeed.
+    Raises ShardMissingError if garbage collection deleted a shard that the change needs; a retry may succeed.
     """
     context.on_step("read")
     manifests = context.manifests
@@ -154,13 +154,13 @@ def commit_under(
 
 
 def refuse_rolled_back(manifest: Manifest, since: int | None) -> None:
-    """Raises E236 when the KB was rolled back after this version."""
+    """Raise E236 if the KB was rolled back after this version."""
     if since is not None and manifest.rolled_back > since:
         raise errors.rolled_back_meanwhile(manifest.kb_id, since, manifest.rolled_back)
 
 
 def refuse_lost_shard(context: EngineContext, before: StoredManifest | None, fault: ShardMissingError) -> None:
-    """Raises E207 when the manifest that names a missing shard is still current: then the shard is lost."""
+    """Raise E207 if the manifest that names a missing shard is still current: then the shard is lost."""
     now = context.manifests.current()
     if before is not None and now is not None and now.version == before.version:
         raise shard_lost(fault) from fault
@@ -171,21 +171,17 @@ def shard_lost(fault: ShardMissingError) -> errors.DataError:
 
 
 def evict_dropped(context: EngineContext) -> None:
-    """Evict shards from the cache that the current manifest no longer names."""
+    """Evict the shards that the current manifest does not name from the cache."""
     context.cache.keep_only(context.manifests.known().manifest.folders)
 
 
 def next_manifest(
-    context: EngineContext,
-    manifest: Manifest,
-    shards: Sequence[ShardRef],
-    cause: Cause,
-    commit_id: str | None = None,
+    context: EngineContext, manifest: Manifest, shards: Sequence[ShardRef], cause: Cause, commit_id: str | None = None
 ) -> Manifest:
-    """Return the manifest that follows this one, with these shards."""
+    """Return the manifest after this one, with these shards."""
     return manifest.make_next(commit_id or context.new_id(), next_moment(context, manifest, shards), shards, cause)
 
 
 def next_moment(context: EngineContext, manifest: Manifest, shards: Sequence[ShardRef]) -> datetime.datetime:
-    """Return the time of the next manifest, by the clock of the store when it drops a shard: writers compare that."""
+    """Return the time of the next manifest. If it drops a shard, use the store's clock, which all writers share."""
     return context.manifests.now() if manifest.drops(shards) else context.clock.now()

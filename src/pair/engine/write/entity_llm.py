@@ -1,8 +1,8 @@
-"""Entity graphs made by a model: in batches, several at once, and never in the way of an ingest.
+"""Entity graphs made by a language model, in parallel batches. A failing model does not stop an ingest.
 
 Invariants
-    A chunk without a result after all attempts is skipped and counted; so are all chunks after the model died.
-    A document with a chunk that did not reach the model is marked incomplete; an unusable reply is final.
+    A chunk without a result after all attempts is skipped and counted, and so are all chunks after the model died.
+    A document with a chunk that did not reach the model is marked incomplete. An unusable reply is final.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _TITLE_WEIGHT = 2.0
 
 
 class _Skipped(StrEnum):
-    """Why a chunk has no extraction."""
+    """The reason why a chunk has no extraction."""
 
     UNREACHABLE = "unreachable"
     UNUSABLE = "unusable"
@@ -39,7 +39,7 @@ class ExtractionCounts:
 
 
 class ModelGrapher:
-    """Used from several threads at once."""
+    """Makes entity graphs with a language model. Threads may share it."""
 
     def __init__(self, extractor: EntityExtractor, *, batch_chunks: int = 500, workers: int = 4) -> None:
         self._extractor = extractor
@@ -54,7 +54,7 @@ class ModelGrapher:
 
     @property
     def counts(self) -> ExtractionCounts:
-        """Counts since the beginning."""
+        """Counts since this object was created."""
         with self._lock:
             return self._counts
 
@@ -87,7 +87,7 @@ class ModelGrapher:
             except errors.ModelError as fault:
                 last = fault
         if last.code == errors.MODEL_UNREACHABLE:
-            is_dead.set()  # waiting for it again with each chunk would stall the ingest
+            is_dead.set()  # a wait for each further chunk would stall the ingest
             return _Skipped.UNREACHABLE
         return _Skipped.UNUSABLE
 

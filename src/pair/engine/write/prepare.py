@@ -15,37 +15,39 @@ from pair.engine.settings import Chunker, EngineSettings
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.write.chunking import Range, add_contexts, format_for_embedding, split
 from pair.text.entity_rules import DocumentText, Grapher
-from pair.values import NO_GRAPH, Chunk, Document, GraphRows
+from pair.text.languages import find_language
+from pair.text.links import LINK_WEIGHT, find_links
+from pair.values import NO_GRAPH, NO_GRAPH_YET, Chunk, Document, GraphRows
 
 _MOST_ID_CHARACTERS = 4096
 _DOCUMENT_BYTES = 200
-"""What a document takes besides its text."""
+"""Bytes of a document beyond its text."""
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Documents of one owner, each id once."""
+    """Documents of one owner, without duplicate ids."""
 
     documents: Sequence[Document]
     owner: str
     chunk_size_bytes: int
     graphs: Mapping[str, GraphRows]
-    """By document id."""
+    """The graphs of documents that come with one, by document id."""
     revisions: Mapping[str, str]
-    """What the caller knows a document's content by, by document id; other documents are hashed whole."""
+    """The caller's name for the content of a document, by document id. Other documents are hashed whole."""
 
 
 def estimate_bytes(document: Document) -> int:
-    """Estimate how many bytes a document takes."""
+    """Estimate the bytes of a document."""
     texts = (document.text, document.title, document.url)
     size = sum(len(text) if text.isascii() else len(text.encode(errors="surrogatepass")) for text in texts)
     return size + _DOCUMENT_BYTES + 4 * (0 if document.vector is None else len(document.vector))
 
 
 def split_batches(documents: Iterable[Document], most: int, most_bytes: int) -> Iterator[list[Document]]:
-    """Split documents into batches, in their order. A document larger than `most_bytes` is a batch by itself."""
+    """Split documents into batches, in order. A document larger than `most_bytes` is its own batch."""
     return split_by_size(documents, estimate_bytes, most, most_bytes)
 
 
@@ -61,7 +63,7 @@ def split_by_size(
             batch, size = [], 0
         batch.append(item)
         size += item_bytes
-        if len(batch) == most:  # at once: the next item may be long in coming
+        if len(batch) == most:  # at once: the next item may come late
             yield batch
             batch, size = [], 0
     if batch:
@@ -75,22 +77,22 @@ class Preparation:
         """`grapher` makes the graphs of documents that come without one."""
         self._kb_id = kb_id
         self._chunker: Chunker = chunker
-        self._grapher = grapher
+        self.grapher = grapher
         self.embedding = embedding
 
     def name_models(self, before: StoredManifest | None) -> str:
-        """Name the embedder and the grapher, as content hashes do: with another one, a document counts as changed."""
+        """Return the names of embedder and grapher for content hashes: with another model, every document changes."""
         name = self._hashing_embedder(before)
-        return name if self._grapher is None else f"{name} {self._grapher.name}"
+        return name if self.grapher is None else f"{name} {self.grapher.name}"
 
     def _hashing_embedder(self, before: StoredManifest | None) -> str:
-        """Name the embedder that content hashes name: a re-embedded KB keeps the one that its hashes were made with."""
+        """Return the embedder that content hashes name. A re-embedding does not change it."""
         if before is None or before.manifest.embedder != self.embedding.name:
             return self.embedding.name
         return before.manifest.hashing_embedder
 
     def hash_documents(self, batch: Batch, before: StoredManifest | None) -> dict[str, str]:
-        """Return the content hash of each document, by id. Raises E213, E303 for what cannot be stored."""
+        """Return the content hash of each document, by id. Raises E213, E303 for a document that cannot be stored."""
         hashes: dict[str, str] = {}
         chunking = describe_chunking(self._chunker, batch.chunk_size_bytes)
         models = self.name_models(before)
@@ -111,7 +113,11 @@ class Preparation:
         self, batch: Batch, documents: Sequence[Document], hashes: Mapping[str, str]
     ) -> dict[str, PreparedDocument]:
         """Cut, embed and analyse these documents of the batch; return them by id."""
-        chunks = {document.id: self._cut(document, batch.chunk_size_bytes) for document in documents}
+        chunks: dict[str, tuple[Chunk, ...]] = {}
+        for document in documents:
+            chunks[document.id] = (Chunk(document.text, 0, len(document.text)),)
+            if document.vector is None:
+                chunks[document.id] = split(document.text, batch.chunk_size_bytes, self._chunker)
         texts = [
             format_for_embedding(document.title, chunk)
             for document in documents
@@ -120,8 +126,9 @@ class Preparation:
         ]
         vectors = self.embedding.embed_all(texts) if texts else np.empty((0, self.embedding.dimension), np.float32)
         keywords = count_terms(
-            RowText(chunk.text, document.title, chunk.context)
+            RowText(chunk.text, document.title, chunk.context, language)
             for document in documents
+            for language in (find_language(document.metadata, document.text),)
             for chunk in chunks[document.id]
         )
         graphs = self._make_missing_graphs(batch, documents, chunks)
@@ -135,7 +142,9 @@ class Preparation:
             else:
                 own_vectors = np.asarray(document.vector, dtype=np.float32)[None, :]
             graph = graphs.get(document.id, NO_GRAPH)
-            content = hashes[document.id] if graph.is_complete else _hash_incomplete(hashes[document.id])
+            content = hashes[document.id]
+            if not graph.is_complete:  # another hash, so that the next write of the document is a change
+                content = hashlib.sha256(f"incomplete graph\0{content}".encode()).hexdigest()[:32]
             header = Header(document.id, batch.owner, document.title, document.url, document.metadata, content)
             prepared[document.id] = PreparedDocument(
                 header, document.text, own, own_vectors, graph, keywords, first_row
@@ -143,50 +152,48 @@ class Preparation:
             first_row += len(own)
         return prepared
 
-    def _cut(self, document: Document, size_bytes: int) -> tuple[Chunk, ...]:
-        if document.vector is not None:
-            return (Chunk(document.text, 0, len(document.text)),)
-        return split(document.text, size_bytes, self._chunker)
-
-    @property
-    def makes_graphs(self) -> bool:
-        return self._grapher is not None
-
-    def make_graphs(self, texts: Sequence[DocumentText]) -> Sequence[GraphRows]:
-        """Make the graphs of stored texts again; only where graphs are made at all."""
-        if self._grapher is None:
-            raise ValueError("no graphs are made here")
-        return self._grapher.graphs_of(texts)
-
     def _make_missing_graphs(
         self, batch: Batch, documents: Sequence[Document], chunks: Mapping[str, Sequence[Chunk]]
     ) -> Mapping[str, GraphRows]:
-        if self._grapher is None:
+        if self.grapher is None:
             return batch.graphs
-        bare = [document for document in documents if document.id not in batch.graphs]
-        graphs = self._grapher.graphs_of(
-            [DocumentText(document.title, [chunk.text for chunk in chunks[document.id]]) for document in bare]
-        )
-        return {**batch.graphs, **{document.id: graph for document, graph in zip(bare, graphs, strict=True)}}
+        bare = [
+            DocumentText(document.title, [chunk.text for chunk in chunks[document.id]], document.id, document.url)
+            for document in documents
+            if document.id not in batch.graphs
+        ]
+        return {**batch.graphs, **dict(zip([document.id for document in bare], self.make_graphs(bare), strict=True))}
+
+    def make_graphs(self, documents: Sequence[DocumentText]) -> list[GraphRows]:
+        """Return a graph of the entities and links of each document; NO_GRAPH without a grapher."""
+        if self.grapher is None:
+            return [NO_GRAPH] * len(documents)
+        graphs = self.grapher.graphs_of(documents)
+        return [_add_links(graph, document) for graph, document in zip(graphs, documents, strict=True)]
+
+
+def _add_links(graph: GraphRows, document: DocumentText) -> GraphRows:
+    """Return a graph with a mention of each document that a chunk links to."""
+    links = find_links(document.id, document.title, document.url, document.chunks)
+    if graph is NO_GRAPH or graph is NO_GRAPH_YET or not any(links):
+        return graph
+    named = {(name, chunk) for name, _, chunk in graph.mentions}
+    added = [(name, LINK_WEIGHT, chunk) for chunk, names in enumerate(links) for name in names]
+    return replace(graph, mentions=(*graph.mentions, *(each for each in added if (each[0], each[2]) not in named)))
 
 
 def describe_chunking(chunker: Chunker, chunk_size_bytes: int) -> str:
-    """Describe how documents are cut, as content hashes know it."""
+    """Return the part of content hashes that describes how documents are cut."""
     return f"{chunker} {chunk_size_bytes}"
 
 
 def hash_revision(revision: str, owner: str, models: str, chunking: str) -> str:
-    """Return the content hash of a document whose content its owner knows by a revision."""
+    """Return the content hash of a document whose owner names its content by a revision."""
     return hashlib.sha256(f"{revision}\0{owner}\0{models}\0{chunking}".encode()).hexdigest()[:32]
 
 
-def _hash_incomplete(content: str) -> str:
-    """Return the content hash of a document without its whole graph: the next write of it is a change."""
-    return hashlib.sha256(f"incomplete graph\0{content}".encode()).hexdigest()[:32]
-
-
 def check_document(document: Document) -> None:
-    """Raises E213 for a document that cannot be stored."""
+    """Raise E213 for a document that cannot be stored."""
     if not document.id or len(document.id) > _MOST_ID_CHARACTERS:
         reason = "its id is empty" if not document.id else f"its id is longer than {_MOST_ID_CHARACTERS:,} characters"
         raise errors.document_invalid(document.id, reason)
@@ -204,7 +211,7 @@ def check_document(document: Document) -> None:
 
 
 def embed_chunks(embedding: CachingEmbedder, documents: Sequence[PreparedDocument]) -> list[PreparedDocument]:
-    """Return documents with the vectors of their chunks."""
+    """Return the documents with vectors for their chunks."""
     texts = [format_for_embedding(document.header.title, chunk) for document in documents for chunk in document.chunks]
     if not texts:
         return list(documents)
@@ -219,10 +226,10 @@ def embed_chunks(embedding: CachingEmbedder, documents: Sequence[PreparedDocumen
 def restore_chunks(
     text: str, title: str, ranges: Sequence[Range], lengths: Sequence[int] | None, settings: EngineSettings
 ) -> tuple[Chunk, ...]:
-    """Return the chunks of a stored document, each with the context that it was indexed with.
+    """Return the chunks of a stored document, each with its indexed context.
 
-    `lengths`: in words, as the keyword index counts them; None without an index. The document may have been stored
-    under other settings: the length of one chunk with a context shows whether contexts were indexed.
+    `lengths`: words of each chunk in the keyword index; None without an index. The document may have been stored
+    under other settings. The length of one chunk with a context shows whether contexts were indexed.
     """
     if lengths is None:
         return add_contexts(text, ranges, settings.chunk_bytes, settings.chunker)

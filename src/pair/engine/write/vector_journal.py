@@ -1,9 +1,9 @@
-"""The vector journal: an append-only file of vectors, so that interrupted work does not embed a text twice.
+"""The vector journal: an append-only file of vectors, so that an interrupted run does not embed a text twice.
 
-The file has records of one size: the hash of a text, its vector, a checksum.
+All records have one size: the hash of a text, its vector and a checksum.
 Invariants
-    A record that was cut off or damaged is ignored: the file of a killed process can be used.
-    A text is identified by its hash alone: a document that moves to another shard keeps its vector.
+    A truncated or damaged record is ignored, so the file of a killed process can be used.
+    The key is the hash of the text alone, so a document that moves to another shard keeps its vector.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ RecordNumbers = npt.NDArray[np.int64]
 _KEY_BYTES = 16
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.vectors")
 _MOST_RECENT = 1 << 16
-"""Keys that are looked up one by one, before they are merged into the sorted ones."""
+"""Most new keys in a dictionary, before they are merged into the sorted keys."""
 
 
 def hash_text(text: str) -> bytes:
@@ -34,7 +34,7 @@ def hash_text(text: str) -> bytes:
 
 
 class VectorJournal:
-    """Vectors of one embedder. Only one process may append: see `open_journal`. Reading changes nothing."""
+    """Vectors of one embedder. Only one process may append: see `open_journal`. Reading does not change the file."""
 
     def __init__(self, path: Path, dimension: int) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class VectorJournal:
         self._sort()
 
     def find(self, keys: Sequence[bytes]) -> RecordNumbers:
-        """Return the number of the record of each key; -1 where there is none."""
+        """Return the number of the record of each key; -1 for an unknown key."""
         wanted = np.array(keys, f"S{_KEY_BYTES}")
         numbers = np.full(len(keys), -1, np.int64)
         if len(self._keys):
@@ -58,7 +58,7 @@ class VectorJournal:
         return numbers
 
     def append(self, keys: Sequence[bytes], vectors: Vectors) -> None:
-        """Write records to disk."""
+        """Append records to the file."""
         records = np.zeros(len(keys), self._type)
         records["key"], records["vector"] = keys, vectors
         records["check"] = _compute_checks(records)
@@ -102,24 +102,24 @@ def journal_path(folder: Path, embedder: str, dimension: int) -> Path:
 def open_journal(
     folder: Path, embedder: str, dimension: int, *, on_busy: Callable[[str], None]
 ) -> Iterator[VectorJournal]:
-    """Open the journal of one KB, and delete it when the block ends without an error.
+    """Open the journal of one KB, and delete it if the block succeeds.
 
-    `on_busy`: called with the process that works in this folder; it has to raise.
+    `on_busy`: called with the process that holds the lock of the folder; it must raise.
     """
     with files.storage_errors(), files.exclusive_lock(folder / "lock", on_wait=on_busy):
         yield VectorJournal(journal_path(folder, embedder, dimension), dimension)
         for name in filter(_FILE_NAME.fullmatch, files.list_folder(folder)):
-            files.unlink(folder / name, missing_ok=True)  # also those of other embedders that were given up
+            files.unlink(folder / name, missing_ok=True)  # also those of abandoned runs with other embedders
 
 
 def _compute_checks(records: npt.NDArray[Any]) -> list[int]:
-    """Return the checksum of each record: of all but its last four bytes."""
+    """Return the checksum of each record, over all except its last four bytes."""
     content, size = memoryview(records.tobytes()), records.dtype.itemsize
     return [zlib.crc32(content[begin : begin + size - 4]) for begin in range(0, len(content), size)]
 
 
 def _count_sound(path: Path, kind: "np.dtype[Any]") -> int:
-    """Count the records before the first that is damaged or cut off."""
+    """Count the records before the first damaged or truncated one."""
     if not path.exists():
         return 0
     count, sound = path.stat().st_size // kind.itemsize, 0

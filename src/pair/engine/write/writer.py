@@ -1,9 +1,11 @@
-"""Upsert and delete: one batch at a time, under the lease, at the cost of the batch.
+"""Upsert and delete: one batch at a time, under the lease.
 
-The steps of a write, as `on_step` reports them just before they begin: lease, read, workspace, upload (each file),
+The steps of a write, as `on_step` reports them before they begin: lease, read, workspace, upload (each file),
 uploaded (the workspace is removed), swap, swapped (the lease is released), released.
 Invariants
-    An unchanged document is neither embedded nor written. A replaced one goes in the manifest that brings the new one.
+    An unchanged document is neither embedded nor written.
+    One manifest deletes the old version of a replaced document and adds the new one.
+    The cost of a write depends on the size of the batch.
 """
 
 import contextlib
@@ -36,7 +38,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What one batch did."""
+    """The result of one write."""
 
     added: int = 0
     replaced: int = 0
@@ -47,38 +49,39 @@ class WriteReport:
     conflicts: int = 0
 
     def __add__(self, other: "WriteReport") -> "WriteReport":
-        """Return what both did together, up to the later version."""
+        """Return the sum of both reports, with the later version."""
         sums = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
         return WriteReport(**sums | {"manifest_version": max(self.manifest_version, other.manifest_version)})
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentLocation:
-    """Where a document is stored now."""
+    """The place of a stored document."""
 
     position: int
-    """Position of its shard in the manifest."""
+    """Position of the shard in the manifest."""
     doc: int
     content_hash: str
 
 
 class Writer:
+    """Upserts and deletes documents. `began`: the version that was current when the work began, if known."""
+
     def __init__(self, context: EngineContext, preparation: Preparation, *, began: int | None = None) -> None:
-        """`began`: see `since`."""
         self._context = context
         self._preparation = preparation
         self._embedding = preparation.embedding
         self.began = began
 
     def since(self, number: int) -> "Writer":
-        """Return a writer for work that began with this version: it refuses to write after a later rollback (E236)."""
+        """Return a writer for work that began with this version. It refuses to write after a later rollback (E236)."""
         began = number if self.began is None else min(number, self.began)
         return Writer(self._context, self._preparation, began=began)
 
     def upsert(self, batch: Batch, removed: Sequence[str] = ()) -> WriteReport:
-        """Store a batch; `removed`: ids of documents that go with the same version.
+        """Store a batch. `removed`: ids of documents to delete in the same version.
 
-        Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts.
+        Raises E213, E303, E304 for invalid documents; E202, E203, E206, E208, E210 after all attempts.
         """
         before = self._context.manifests.current()
         hashes = self._preparation.hash_documents(batch, before)
@@ -88,15 +91,15 @@ class Writer:
             missing = [document for document in documents if document.id not in prepared]
             prepared.update(self._preparation.prepare(batch, missing, hashes))
 
-        # Embedding takes long: what looks new now is embedded before the lease keeps others waiting.
-        with contextlib.suppress(ShardMissingError):  # collected this moment: under the lease all is looked up again
+        # Embedding is slow: do it before the lease blocks other writers.
+        with contextlib.suppress(ShardMissingError):  # just collected: the lookup under the lease decides
             manifest = before.manifest if before else self.empty_manifest()
             prepare(self.find_changed(batch, hashes, manifest)[0])
 
         def change(manifest: Manifest) -> Change[WriteReport]:
             changed, stored = self.find_changed(batch, hashes, manifest)
             prepare(changed)
-            # A document whose graph is still incomplete is stored already as far as it can be.
+            # A document whose graph is still incomplete is already stored with the same incomplete graph.
             contents = {document_id: location.content_hash for document_id, location in stored.items()}
             changed = [doc for doc in changed if prepared[doc.id].header.content_hash != contents.get(doc.id)]
             gone = find_stored(manifest, self._context.cache, removed)
@@ -117,11 +120,11 @@ class Writer:
     def delete(
         self, *, ids: Sequence[str], owner: str | None, condition: Filter | None, synced: Sequence[str] = ()
     ) -> WriteReport:
-        """Delete documents with these ids, of this owner, and that meet the condition. Raises E201.
+        """Delete the documents with these ids, of this owner, and those that meet the condition. Raises E201.
 
-        Raises E105 if one of them is among those that are `synced`.
+        `synced`: ids of documents that sync owns; E105 if one of them would be deleted.
         """
-        self._context.manifests.require_for_write()  # before a lease makes a folder for a KB that does not exist
+        self._context.manifests.require_for_write()  # before the lease creates a folder for an unknown KB
 
         def change(manifest: Manifest) -> Change[WriteReport]:
             gone = self._select(manifest, ids, owner, condition)
@@ -138,7 +141,7 @@ class Writer:
         return report_commit(commit(self._context, change, since=self.began))
 
     def write(self, change: ChangeMaker[WriteReport], empty: Manifest | None = None) -> WriteReport:
-        """Commit a change and report it with the version that it made. `empty`: see `commit`."""
+        """Commit a change; return its report with the new version. `empty`: see `commit`."""
         return report_commit(self.commit(change, empty))
 
     def commit(self, change: ChangeMaker[Result], empty: Manifest | None = None) -> Committed[Result]:
@@ -148,13 +151,13 @@ class Writer:
         return no_manifest(self._context.kb_id, self._embedding.name, self._embedding.dimension)
 
     def check_embedder(self, manifest: Manifest) -> None:
-        """Raises E303, E304."""
+        """Raise E303, E304 if the manifest has vectors of another embedder or size."""
         refuse_other_embedder(manifest, self._embedding.name, self._embedding.dimension)
 
     def find_changed(
         self, batch: Batch, hashes: Mapping[str, str], manifest: Manifest
     ) -> tuple[list[Document], dict[str, DocumentLocation]]:
-        """Return the documents that are new or changed, and where those of the batch that are stored are."""
+        """Return the new and changed documents, and the locations of the stored ones."""
         self.check_embedder(manifest)
         stored = find_stored(manifest, self._context.cache, [document.id for document in batch.documents])
         changed = [
@@ -165,7 +168,7 @@ class Writer:
         return changed, stored
 
     def _store(self, manifest: Manifest, fresh: StoredDocuments, replaced: Sequence[DocumentLocation]) -> Manifest:
-        """Upload new shards, merged with small ones that exist, and return the manifest that names them."""
+        """Upload new shards, merged with small existing ones, and return the manifest that names them."""
         context = self._context
         shards = remove_stored(manifest.shards, replaced)
         unclustered = [shard for shard in shards if not shard.run and not shard.origin and shard.live_documents]
@@ -186,7 +189,7 @@ class Writer:
     def _select(
         self, manifest: Manifest, ids: Sequence[str], owner: str | None, condition: Filter | None
     ) -> dict[int, Numbers]:
-        """Return the live documents to delete, by position of their shard."""
+        """Return the numbers of the live documents to delete, by position of their shard."""
         selected: dict[int, Numbers] = {}
         by_id = _group_by_shard(find_stored(manifest, self._context.cache, ids).values())
         for position, shard in enumerate(manifest.shards):
@@ -195,7 +198,7 @@ class Writer:
             if owner is not None:
                 numbers = np.union1d(numbers, opened.ids().numbers_of_owner(owner))
             if condition is not None:
-                numbers = np.union1d(numbers, np.flatnonzero(opened.rows().select(condition)))
+                numbers = np.union1d(numbers, np.flatnonzero(opened.metadata().select(condition)))
             numbers = numbers[live_mask(shard)[numbers]]
             if len(numbers):
                 selected[position] = numbers
@@ -203,29 +206,26 @@ class Writer:
 
 
 def report_commit(committed: Committed[WriteReport]) -> WriteReport:
-    """Return the report of a commit, with the version that it made."""
+    """Return the report of a commit, with the new version."""
     return replace(committed.result, manifest_version=committed.manifest.number, conflicts=committed.conflicts)
 
 
 def refuse_other_embedder(manifest: Manifest, embedder: str, dimension: int) -> None:
-    """Raises E303, E304."""
+    """Raise E303, E304 if the manifest has vectors of another embedder or size."""
     if manifest.embedder != embedder:
         raise errors.embedder_differs(manifest.kb_id, manifest.embedder, embedder)
     if manifest.dimension != dimension:
         raise errors.vector_size_differs(manifest.kb_id, manifest.dimension, dimension)
 
 
-# ── documents in shards ────────────────────────────────────────────────────────────────────────────
-
-
 def live_mask(shard: ShardRef) -> npt.NDArray[np.bool_]:
-    """Tell for each document of the shard, by number, whether it is live."""
+    """Return a flag for each document of the shard: whether it is live."""
     return np.ones(shard.documents, np.bool_) if shard.tombstones is None else ~shard.tombstones
 
 
-def list_live(shard: ShardRef, ids: IdFile, after: str = "") -> Iterator[ListedDocument]:
-    """Yield the live documents of a shard by id, from the first that comes after `after`."""
-    return (listed for listed in ids.after(after) if shard.tombstones is None or not shard.tombstones[listed.doc])
+def list_live(shard: ShardRef, ids: IdFile) -> Iterator[ListedDocument]:
+    """Yield the live documents of a shard in the order of ids."""
+    return ids.after("", live_mask(shard))
 
 
 def live_numbers(shard: ShardRef) -> Numbers:
@@ -233,7 +233,7 @@ def live_numbers(shard: ShardRef) -> Numbers:
 
 
 def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> dict[str, DocumentLocation]:
-    """Return where the live documents with these ids are."""
+    """Return the locations of the live documents with these ids."""
     identities = hash_ids(ids)
     stored: dict[str, DocumentLocation] = {}
     for position, shard in enumerate(manifest.shards if ids else ()):
@@ -253,7 +253,7 @@ def remove_stored(shards: Sequence[ShardRef], removed: Iterable[DocumentLocation
 
 
 def _group_by_shard(locations: Iterable[DocumentLocation]) -> defaultdict[int, list[int]]:
-    """Return the numbers of documents, by position of their shard."""
+    """Return the document numbers, by position of their shard."""
     numbers = defaultdict[int, list[int]](list)
     for location in locations:
         numbers[location.position].append(location.doc)
@@ -261,7 +261,7 @@ def _group_by_shard(locations: Iterable[DocumentLocation]) -> defaultdict[int, l
 
 
 def pick_documents(shard: ShardRef, numbers: Numbers, cache: ShardCache) -> StoredDocuments:
-    """Read these documents of a shard whole. One without keywords is analysed again."""
+    """Read these documents of a shard. Count the words again if the shard has no current keyword index."""
     opened = cache.open(shard)
     search = opened.search(0.0)
     documents = search.documents(numbers, opened.stored_graphs())
@@ -273,7 +273,7 @@ def pick_documents(shard: ShardRef, numbers: Numbers, cache: ShardCache) -> Stor
 
 @contextlib.contextmanager
 def scratch_folder(cache: ShardCache) -> Iterator[Path]:
-    """Make a folder beside the cache, where there is room for shards; a later write removes it after a kill."""
+    """Give a folder beside the cache to build shards in. If the process is killed, a later write removes it."""
     with files.storage_errors(), files.scratch_folder(cache.scratch) as folder:
         yield folder
 
@@ -281,7 +281,7 @@ def scratch_folder(cache: ShardCache) -> Iterator[Path]:
 def cut_shards(
     folder: Path, kb_id: str, documents: StoredDocuments, commit_id: str, settings: EngineSettings
 ) -> list[BuiltShard]:
-    """Build one shard of the documents, or several of a cluster each."""
+    """Build one shard of the documents, or one for each cluster of them."""
     count = rules.count_cuts(len(documents.chunks), documents.size_bytes, settings)
     if count == 1:
         return [build_shard(folder, kb_id, documents, commit_id=commit_id, run="")]

@@ -1,0 +1,77 @@
+"""Documentation of Debian packages as Markdown: the material of `benchmarks/answers.py`.
+
+Pages of Python, PostgreSQL, git and the Debian reference, and manual pages. Packages that are missing are installed by
+apt. The pages are read as `pair ingest` reads them. The texts are kept in a file, because reading takes a minute.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pair.kb.ingest import read_document
+from pair.reading.contract import UnreadableDocument
+from pair.reading.process import read_ahead
+from pair.values import Document
+
+PACKAGES = {
+    "python3-doc": Path("/usr/share/doc/python3-dev/html"),
+    "postgresql-doc-15": Path("/usr/share/doc/postgresql-doc-15/html"),
+    "git-doc": Path("/usr/share/doc/git-doc"),
+    "debian-reference-en": Path("/usr/share/debian-reference"),
+}
+_PYTHON = ("library", "tutorial", "faq", "howto", "reference", "using")
+_NOT_POSTGRESQL = re.compile(r"(release|features|catalog|view|infoschema|ecpg|spi|bookindex|index$|legalnotice)")
+_MANUAL = """
+apt apt-cache apt-get apt-mark awk base64 basename bash bc bzip2 cal cat chgrp chmod chown cmp comm cp crontab
+csplit cut date dd df diff dirname dmesg dpkg dpkg-query du env expand expr fallocate find flock fmt fold free
+getopt grep gzip head hostname id install ionice join kill ldd less ln locale logger login ls lsblk make md5sum
+mkdir mkfifo mktemp more mount mv nice nl nohup nproc nsenter numfmt od paste patch pgrep pidof pmap printf ps
+pwd readlink rename renice rev rm rmdir rsync script sed seq setsid sha256sum shred shuf sleep sort split stat
+stdbuf strace stty su sum sync tac tail tar taskset tee test time timeout top touch tr truncate tsort tty ulimit
+umount uname unexpand uniq unshare uptime vmstat w watch wc whereis which who whoami xargs xz yes
+"""
+MANUAL = _MANUAL.split()
+
+
+def read_documentation(kept: Path) -> list[Document]:
+    """Return all documents; `kept` is the file that keeps their texts."""
+    if not kept.exists():
+        missing = [package for package, folder in PACKAGES.items() if not folder.exists()]
+        if missing:
+            subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", *missing], check=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps([each.id, each.title, each.text], ensure_ascii=False) for each in _read_all()]
+        kept.write_text("\n".join(lines))
+    return [Document(name, text, title) for name, title, text in map(json.loads, kept.read_text().split("\n"))]
+
+
+def _read_all() -> Iterator[Document]:
+    python, postgresql, git, debian = PACKAGES.values()
+    pages = [(f"python/{folder}/{path.stem}", path) for folder in _PYTHON for path in (python / folder).glob("*.html")]
+    pages.append(("python/glossary", python / "glossary.html"))
+    pages += [
+        (f"postgresql/{path.stem}", path) for path in postgresql.glob("*.html") if not _NOT_POSTGRESQL.match(path.stem)
+    ]
+    pages += [(f"git/{path.stem}", path) for path in git.glob("*.html")]
+    pages += [(f"debian/{path.stem}", path) for path in debian.glob("ch*.en.html")]
+    pages.sort()
+    for (name, _), document in zip(pages, read_ahead(_read_page, [path for _, path in pages]), strict=True):
+        if document is not None:
+            yield replace(document, id=name)
+    for name in MANUAL:
+        page = subprocess.run(
+            ["man", "-Tutf8", name], capture_output=True, check=False, env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin"}
+        ).stdout
+        text = re.sub(r".\x08|\x1b\[[\d;]*m", "", page.decode(errors="replace")).strip()
+        if text:
+            yield replace(read_document(text.encode(), f"{name}.txt"), id=f"man/{name}", title=f"{name}: manual page")
+
+
+def _read_page(path: Path) -> Document | None:
+    try:
+        return read_document(path.read_bytes(), path.name)
+    except UnreadableDocument:
+        return None

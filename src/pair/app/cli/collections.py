@@ -1,0 +1,125 @@
+"""The commands add, collections and remove."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from typer import Argument, Option
+
+from pair import errors, files
+from pair.app import render
+from pair.app.cli.context import CliContext
+from pair.kb.configure import add_collection, remove_collection
+from pair.kb.open import DEFAULT_KB, OBJECT_STORES
+from pair.kb.sync import ProjectSync, list_collections, with_collection
+from pair.sync.collection import KINDS, NAME, Kind
+
+Place = Annotated[str, Argument(metavar="PLACE", help="Folder, URL, bucket, links file or command to add.")]
+CollectionName = Annotated[str | None, Option("--name", metavar="NAME", help="Name of the collection.")]
+KindOption = Annotated[str | None, Option("--kind", metavar="KIND", help=f"What PLACE is: {', '.join(KINDS)}.")]
+Include = Annotated[list[str] | None, Option("--include", metavar="PATTERN", help="Read only these files.")]
+Exclude = Annotated[list[str] | None, Option("--exclude", metavar="PATTERN", help="Leave out files and folders.")]
+TargetKb = Annotated[str, Option("--kb", metavar="NAME", help="Knowledge base to store the documents in.")]
+Named = Annotated[str, Argument(metavar="NAME", help="Name of the collection.")]
+
+
+def add(
+    context: CliContext,
+    place: Place,
+    name: CollectionName = None,
+    kind: KindOption = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    kb: TargetKb = DEFAULT_KB,
+) -> None:
+    """Add a folder, site or other collection to the configuration.
+
+    Writes `kb.collections` in config.yaml and keeps its comments. The next sync reads the collection. Patterns have the
+    syntax of .gitignore.
+
+    Examples:
+      pair add ./docs                                   # a folder
+      pair add ./wiki --name wiki --include '*.md' --exclude drafts/
+      pair add https://example.com/guide/               # a site
+      pair add https://example.com/feed.xml --kind feed
+      pair add 'python3 issues.py' --kind command --name issues
+    """
+    chosen = _choose_kind(place, kind)
+    entry: dict[str, Any] = {chosen: shlex.split(place) if chosen == "command" else place}
+    entry |= {key: list(value) for key, value in (("include", include), ("exclude", exclude)) if value}
+    entry |= {"kb": kb} if kb != DEFAULT_KB else {}
+    name = name or _derive_name(place, chosen)
+    if not NAME.fullmatch(name):
+        raise errors.command_line_invalid(
+            f"Cannot use {name!r} as a name: use letters, digits, - and _.", hints=["Choose a name: --name NAME"]
+        )
+    with_collection(context.settings(), name, entry)  # refuses what would conflict, before anything is written
+    edited = add_collection(context.config, name, entry)
+    value = {"collection": name, "config": str(edited.path), **entry}
+    context.show(value, f"Added to {edited.path}:", *(f"  {line}" for line in edited.lines), "Read it: pair sync")
+
+
+def collections(context: CliContext) -> None:
+    """List the collections of this project and their documents.
+
+    Examples:
+      pair collections
+      pair collections --json
+    """
+    listed = list_collections(context.settings())
+    rows = [f"{row.name:<16} {row.kind:<8} {row.kb:<12} {row.documents:>8,}  {row.address}" for row in listed]
+    notes = [f"Error: {row.fault}" for row in listed if row.fault]
+    head = f"{'name':<16} {'kind':<8} {'kb':<12} {'documents':>8} {'place'}"
+    lines = [head, *rows, *notes] if rows else ["No collections. Add one: pair add ./docs"]
+    context.show({"collections": [row.to_json() for row in listed]}, *lines, is_answer=True)
+
+
+def remove(context: CliContext, name: Named) -> None:
+    """Remove a collection from the configuration.
+
+    The next sync removes its documents from the knowledge base. Other collections stay.
+
+    Examples:
+      pair remove wiki
+    """
+    documents = ProjectSync(context.settings()).status().collections.get(name, 0)
+    edited = remove_collection(context.config, name)
+    shown = render.pluralize(documents, "document")
+    after = f"Its {shown} will be removed by the next sync: pair sync" if documents else "It has no documents."
+    value = {"collection": name, "config": str(edited.path), "documents": documents}
+    context.show(value, f"Removed from {edited.path}:", *(f"  {line}" for line in edited.lines), after)
+
+
+def _choose_kind(place: str, kind: str | None) -> Kind:
+    """Return what a place is. Raises E402 if it cannot be that."""
+    if kind is not None and kind not in KINDS:
+        raise errors.command_line_invalid(f"Cannot use kind {kind!r}.", hints=[f"Use one of: {', '.join(KINDS)}"])
+    chosen: Kind = "path"
+    if place.startswith(("http://", "https://")):
+        chosen = "url"
+    elif place.startswith(OBJECT_STORES):
+        chosen = "bucket"
+    chosen = next((known for known in KINDS if known == kind), chosen)
+    local = files.expand_path(place)
+    if chosen == "path" and not local.is_dir():
+        hints = [f"Read URLs from it: pair add {shlex.quote(place)} --kind links"] if local.is_file() else []
+        raise errors.command_line_invalid(
+            f"Cannot add {place!r}: there is no such folder. Nothing was written.",
+            hints=[*hints, "Run a command: pair add 'COMMAND' --kind command --name NAME"],
+        )
+    if chosen == "links" and not local.is_file():
+        raise errors.command_line_invalid(f"Cannot add {place!r}: there is no such file. Nothing was written.")
+    return chosen
+
+
+def _derive_name(place: str, kind: Kind) -> str:
+    """Return a name made of the last part of a path, or of the host of an address."""
+    if kind in {"path", "links"}:
+        text = files.expand_path(place).resolve().stem
+    elif kind == "command":
+        text = Path(shlex.split(place)[-1]).stem
+    else:
+        text = urlsplit(place).hostname or ""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:63] or "docs"

@@ -1,0 +1,181 @@
+"""Collections in the configuration file: added and removed as text, so that comments and order stay.
+
+Invariants
+    The edited file is parsed again before it is written: only the one collection may differ, else nothing is written.
+    A file that was trusted stays trusted; one that was not does not become so by an edit.
+"""
+
+import contextlib
+import json
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pair import errors, files
+from pair.auth.trust import TrustedFile, TrustStore
+from pair.settings import COLLECTIONS, CONFIG_PLACES, CheckedConfig, check_config, compose_config, find_config
+
+_PLAIN = re.compile(r"[A-Za-z./][A-Za-z0-9./_-]*")
+_AMBIGUOUS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+
+@dataclass(frozen=True)
+class EditedConfig:
+    """What was written."""
+
+    path: Path
+    lines: tuple[str, ...]
+    """The lines that were added or removed."""
+
+
+def add_collection(config: str | None, name: str, entry: Mapping[str, Any]) -> EditedConfig:
+    """Add a collection to the configuration. Raises E401 and writes nothing if it is there, or cannot be added."""
+    edit = _Edit(config)
+    known = edit.checked.values.get(COLLECTIONS) or {}
+    if name in known:
+        raise edit.refuse(f"it has a collection {name}", [f"pair remove {name}", "Choose another name: --name NAME"])
+    lines = [f"{name}:", *(f"  {key}: {_format_value(value)}" for key, value in entry.items())]
+    return edit.write(_insert(edit, lines), {**known, name: dict(entry)}, lines)
+
+
+def remove_collection(config: str | None, name: str) -> EditedConfig:
+    """Remove a collection from the configuration. Raises E401 and writes nothing if it is not there."""
+    edit = _Edit(config)
+    known = dict(edit.checked.values.get(COLLECTIONS) or {})
+    if name not in known:
+        named = ", ".join(known) or "none"
+        raise edit.refuse(f"it has no collection {name}", [f"Collections: {named}", "pair collections"])
+    del known[name]
+    key, value = _find_pair(_find_pair(_find_pair(edit.root, "kb")[1], "collections")[1], name)
+    if not known:
+        key, value = _find_pair(_find_pair(edit.root, "kb")[1], "collections")
+    first, last = key.start_mark.line, _last_line(value)
+    lines = edit.text.splitlines(keepends=True)
+    rest = "".join([*lines[:first], *lines[last + 1 :]])
+    return edit.write(rest, known, textwrap.dedent("".join(lines[first : last + 1])).splitlines())
+
+
+class _Edit:
+    """The configuration file before the edit, and the check of the edited text."""
+
+    def __init__(self, config: str | None) -> None:
+        found, self.is_named = find_config(config)
+        self.path = found or Path(CONFIG_PLACES[0])
+        with files.storage_errors():
+            self.content = self.path.read_bytes() if found is not None else b""
+        self.checked = check_config(self.content, self.path)
+        self.root = compose_config(self.content, self.path)
+        self.text = self.content.decode("utf-8")
+
+    def refuse(self, reason: str, hints: list[str]) -> errors.UsageError:
+        return errors.settings_invalid(str(self.path), f"{reason}. Nothing was written", hints=hints)
+
+    def write(self, text: str, collections: dict[str, Any], lines: list[str]) -> EditedConfig:
+        """Write the text if it says what it should, and keep the trust in the file."""
+        content = text.encode("utf-8")
+        after = check_config(content, self.path)
+        expected = {name: value for name, value in self.checked.values.items() if name != COLLECTIONS}
+        if collections:
+            expected[COLLECTIONS] = collections
+        if {
+            name: value for name, value in after.values.items() if value is not None or name != COLLECTIONS
+        } != expected:
+            raise self.refuse_form(lines)
+        with files.storage_errors(), self._keep_trust(after, content):
+            files.write_atomically(self.path, content)
+        return EditedConfig(self.path, tuple(lines))
+
+    def refuse_form(self, lines: list[str]) -> errors.UsageError:
+        shown = ["kb:", "  collections:", *(f"    {line}" for line in lines)]
+        return self.refuse("its form cannot be edited", ["Edit these lines yourself:\n" + "\n".join(shown)])
+
+    @contextlib.contextmanager
+    def _keep_trust(self, after: CheckedConfig, content: bytes) -> Any:
+        """Trust the new bytes if the old ones were trusted, or needed no trust: the user wrote the difference."""
+        store = TrustStore()
+        needed = bool(self.checked.requests)
+        if self.is_named or not after.requests:
+            yield
+        elif not needed or TrustedFile(store, self.path).trusts(self.content):
+            old = self.content if needed else None
+            with TrustedFile(store, self.path).replacing(old, content):
+                yield
+        else:
+            yield
+
+
+def _insert(edit: _Edit, lines: list[str]) -> str:
+    """Return the text with the lines of a collection at their place. Raises E401 for a form that has no such place."""
+    root = edit.root
+    if _is_empty(root):
+        return _append(edit.text, -1, 0, ["kb:", "  collections:", *(f"    {line}" for line in lines)])
+    kb = _find_pair(root, "kb", optional=True)
+    if root.flow_style:
+        return _refuse(edit, lines)
+    if kb is None:
+        block = ["kb:", "  collections:", *(f"    {line}" for line in lines)]
+        return _append(edit.text, _last_line(root), root.start_mark.column, block)
+    if _is_empty(kb[1]):
+        column = kb[0].start_mark.column + 2
+        return _append(edit.text, kb[0].start_mark.line, column, ["collections:", *(f"  {line}" for line in lines)])
+    given = _find_pair(kb[1], "collections", optional=True)
+    if given is None:
+        column = kb[1].start_mark.column
+        block = ["collections:", *(f"  {line}" for line in lines)]
+        return _append(edit.text, _last_line(kb[1]), column, block) if not kb[1].flow_style else _refuse(edit, lines)
+    key, value = given
+    if _is_empty(value):
+        return _append(edit.text, key.start_mark.line, key.start_mark.column + 2, lines)
+    if value.flow_style:
+        return _refuse(edit, lines)
+    return _append(edit.text, _last_line(value), value.start_mark.column, lines)
+
+
+def _refuse(edit: _Edit, lines: list[str]) -> str:
+    raise edit.refuse_form(lines)
+
+
+def _append(text: str, line: int, column: int, added: list[str]) -> str:
+    """Return the text with lines after one of its lines, indented to a column."""
+    end = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines(keepends=True)
+    if line < 0:
+        line = len(lines) - 1
+    if lines and not lines[line].endswith("\n"):
+        lines[line] += end
+    lines[line + 1 : line + 1] = [" " * column + each + end for each in added]
+    return "".join(lines)
+
+
+def _find_pair(node: Any, name: str, *, optional: bool = False) -> Any:
+    """Return the nodes of a key and its value."""
+    for key, value in node.value if node is not None and node.id == "mapping" else ():
+        if key.value == name:
+            return key, value
+    if optional:
+        return None
+    raise LookupError(name)
+
+
+def _is_empty(node: Any) -> bool:
+    return node is None or (node.id == "scalar" and node.tag.endswith(":null"))
+
+
+def _last_line(node: Any) -> int:
+    """Return the line that a value ends on; comments after the value are not part of it."""
+    if node.id == "mapping" and not node.flow_style:
+        return max(_last_line(value) for _, value in node.value)
+    if node.id == "sequence" and not node.flow_style:
+        return max(map(_last_line, node.value))
+    is_block_scalar = bool(node.end_mark.column == 0 and node.end_mark.line > node.start_mark.line)
+    return int(node.end_mark.line) - is_block_scalar
+
+
+def _format_value(value: Any) -> str:
+    """Return a value as YAML: JSON, but for plain words."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _AMBIGUOUS:
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,100 @@
+"""Front matter: YAML between `---` or TOML between `+++` at the top of a text, as title and metadata.
+
+Front matter that is too long, refers to itself, or is no mapping is left in the text.
+"""
+
+import datetime
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from pair.reading.contract import Reading
+
+_LONGEST = 64_000
+"""In characters. A longer block is no front matter."""
+_DEEPEST = 12
+_BLOCK = re.compile(r"(?:\s*\n)?(---|\+\+\+)[ \t]*\r?\n(.*?)^(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_LARGEST_NUMBER = 2**63
+_MERGE = "tag:yaml.org,2002:merge"
+_MAY_BE_ENDLESS = re.compile(r"^ {8}|(?:[-?][ \t]+){3}|<<", re.MULTILINE)
+
+
+def split_front_matter(text: str) -> Reading:
+    """Return a text without its front matter, with the title and metadata in it; without any, the text alone."""
+    block = _BLOCK.match(text, 0, _LONGEST) if text[:100].lstrip().startswith(("---", "+++")) else None
+    if block is None:
+        return Reading(text)
+    try:
+        fields = tomllib.loads(block[2]) if block[1] == "+++" else _load_yaml(block[2])
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return Reading(text)
+    if not isinstance(fields, Mapping):
+        return Reading(text)
+    metadata = {str(key): _make_json(value) for key, value in fields.items() if value is not None}
+    title = metadata.pop("title", "")
+    return Reading(text[block.end() :], " ".join(str(title).split()), metadata)
+
+
+def _load_yaml(source: str) -> Any:
+    """Return the value of YAML. Raises YAMLError for aliases, which can make it endless, and for deep nesting."""
+    if _MAY_BE_ENDLESS.search(source) or source.count("[") + source.count("{") > _DEEPEST:
+        _refuse_endless(source)  # deep nesting overflows the stack of libyaml, and merged aliases grow endlessly
+    loader = yaml.CSafeLoader(source)
+    try:
+        root = loader.get_single_node()
+        try:
+            return _construct(loader, root, set())
+        except (ValueError, yaml.constructor.ConstructorError):  # a value such as 2025-13-45, or a tag
+            _refuse_endless(source)
+            return yaml.load(source, Loader=yaml.CBaseLoader)  # noqa: S506 - all values are texts
+    finally:
+        loader.dispose()
+
+
+def _refuse_endless(source: str) -> None:
+    """Raise YAMLError for aliases and for deep nesting."""
+    depth = 0
+    for event in yaml.parse(source, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("an alias")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise yaml.YAMLError("nested too deeply")
+
+
+def _construct(loader: Any, node: Any, seen: set[int]) -> Any:
+    """Return the value of a node. Raises YAMLError for an alias, ValueError for what only texts can hold.
+
+    `seen`: the nodes so far. Most values are texts, for which the loader would take twice as long.
+    """
+    if node is None:
+        return None
+    if id(node) in seen:
+        raise yaml.YAMLError("an alias")
+    seen.add(id(node))
+    if node.tag == "tag:yaml.org,2002:str":
+        return node.value
+    if node.tag == "tag:yaml.org,2002:seq":
+        return [_construct(loader, item, seen) for item in node.value]
+    if node.tag == "tag:yaml.org,2002:map" and all(key.id == "scalar" and key.tag != _MERGE for key, _ in node.value):
+        return {_construct(loader, key, seen): _construct(loader, value, seen) for key, value in node.value}
+    return loader.construct_object(node, deep=True)
+
+
+def _make_json(value: Any) -> Any:
+    """Return a value that JSON can hold and filters compare: dates as ISO 8601."""
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _make_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_make_json(item) for item in value]
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and abs(value) < _LARGEST_NUMBER:
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)

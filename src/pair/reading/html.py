@@ -1,0 +1,225 @@
+"""Pages of HTML: their main text as Markdown, their title, and what they say about themselves.
+
+Made for documentation: Sphinx, MkDocs, Docusaurus, DocBook, AsciiDoc, javadoc and man pages keep all of their text,
+and lose navigation, tables of contents, permalinks and footers. Other pages are read from their `main` or `article`.
+"""
+
+import re
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from pair.reading.contract import Reading, UnreadableDocument
+from pair.reading.markup import PERMALINK, read_line, write_markdown
+from pair.text.characters import clip
+
+_LONGEST_TITLE = 200
+_LEAST_TEXT = 400
+"""In characters. With less beside it, a table of contents is what the page is for."""
+_LEAST_SHARE = 0.3
+"""Of the text of the page, for the main element to be believed."""
+_UNSEEN = "script, style, template, svg, canvas, iframe, object, embed, dialog, [hidden], .MathJax_Preview"
+_CONTENTS = """
+    .toctree-wrapper, div.toc, #toc, ul.toc, dl.toc, nav.contents, div.contents.local, .table-of-contents,
+    .theme-doc-toc-mobile, .tableofcontents
+"""
+_BOILERPLATE = """
+    nav, footer, button, select, textarea, input, datalist, noscript, noframes,
+    [role=navigation], [role=search], [role=contentinfo], [role=banner], [role=complementary], [aria-hidden=true],
+    a.headerlink, a.anchor, a.anchor-link, a.hash-link, a.permalink, a.self-link, a.anchorjs-link, .viewcode-link,
+    .linenos, .lineno, .copybtn, .skip-link, .mw-editsection, .mw-jump-link, .catlinks, .printfooter,
+    div.related, .sphinxsidebar, .navheader, .navfooter, #footer, div.footer, .site-footer, .page-footer,
+    .breadcrumb, .breadcrumbs, .wy-breadcrumbs, .pagination, .pagination-nav, .pager, .prev-next-area,
+    .rst-footer-buttons, .edit-this-page, .theme-edit-this-page, .md-source-file, .md-content__button, .headeditlink,
+    .topNav, .bottomNav, .subNav, .top-nav, .sub-nav, .navbar, .navigation, .tocmenu, .mobile-nav,
+    #comments, .comments, .comment-list, #disqus_thread, .share, .social-share, .cookie-banner, .advertisement,
+    .newsletter
+"""
+_AROUND_MAIN = """
+    aside, header:not(:has(h1)), #sidebar, .sidebar, .sidenav, .side-nav, #nav, #navigation, #menu, .menu, #header nav
+"""
+_MAINS = (
+    "main", "[role=main]", "div.body", "article", ".md-content", ".theme-doc-markdown", ".markdown-body",
+    ".rst-content", "#mw-content-text", "div.document",
+)  # fmt: skip
+_SEPARATOR = re.compile(r"\s+(?:[|·•»\u203a:]+|[-\u2013\u2014]+)\s+|\s*::\s*")
+_SITE_WORDS = re.compile(
+    r"\b(documentation|docs?|manual|guide|handbook|reference|wiki\w*|blog|api|website|v?\d+(\.\d+)+)\b|^\w+\.\w{2,}$",
+    re.IGNORECASE,
+)
+_DAY = re.compile(r"\s*(\d{4}-\d{2}-\d{2})(?!\d)")
+_DATES = (
+    "article:published_time", "date", "dc.date", "dcterms.date", "dc.date.issued", "citation_publication_date",
+    "datepublished", "og:published_time",
+)  # fmt: skip
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}")
+_SELF_CLOSED = re.compile(r"<([A-Za-z][\w:-]*)((?:\s[^<>]*)?)/>")
+_VOID = frozenset(
+    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "wbr"}
+)
+_TAG = re.compile(r"<(/?)([a-z][^\s/>]*)", re.IGNORECASE)
+_OFTEN_UNCLOSED = re.compile(
+    r"area|base|br|col|dd|dt|embed|hr|img|input|li|link|meta|option|p|source|td|th|tr|track|wbr", re.IGNORECASE
+)
+# A parser that keeps to HTML 5 builds up to one element for each tag and each level.
+_MOST_TAGS_TIMES_DEPTH = 10_000_000
+
+
+def read_page(page: str) -> Reading:
+    """Read a page. Raises UnreadableDocument."""
+    refuse_deep(page)
+    if page.lstrip()[:5].lower() == "<?xml" or "//DTD XHTML" in page[:500]:
+        page = _SELF_CLOSED.sub(_close_element, page)
+    tree = LexborHTMLParser(page)
+    metadata = _read_metadata(tree)
+    titles = _read_titles(tree)
+    main = _find_main(tree)
+    text = write_markdown(main) if main is not None else ""
+    heading = _find_heading(main) if main is not None else ""
+    first = main.css_first("h2, h3, h4") if main is not None else None
+    title = _choose_title(heading, titles, PERMALINK.sub("", read_line(first)) if first is not None else "")
+    if not text.strip():
+        text = _read_everything(page)
+    return Reading(text, clip(title, _LONGEST_TITLE), metadata)
+
+
+def refuse_deep(page: str) -> None:
+    if page.count("<") ** 2 <= _MOST_TAGS_TIMES_DEPTH:
+        return
+    tags = depth = deepest = 0
+    for closing, name in _TAG.findall(page):
+        tags += 1
+        if not _OFTEN_UNCLOSED.fullmatch(name):
+            depth = max(depth - 1, 0) if closing else depth + 1
+            deepest = max(deepest, depth)
+    if tags * deepest > _MOST_TAGS_TIMES_DEPTH:
+        raise UnreadableDocument("the markup of the page is nested too deeply")
+
+
+def _close_element(tag: re.Match[str]) -> str:
+    """Return an element that XHTML closes in its tag as HTML has it; HTML would take all that follows for its text."""
+    return tag[0] if tag[1].lower() in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>"
+
+
+# ── main text ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_main(tree: LexborHTMLParser) -> LexborNode | None:
+    """Return the element with the text of the page, without what is around it on every page of a site."""
+    body = tree.body
+    if body is None:
+        return None
+    _remove(body, _UNSEEN)
+    _remove(body, _BOILERPLATE)
+    whole = len(body.text())
+    main = body
+    for selector in _MAINS:
+        candidates = body.css(selector)
+        # Several articles are a list of them: the page is their text.
+        if candidates and (len(candidates) == 1 or selector != "article"):
+            longest = max(candidates, key=lambda node: len(node.text()))
+            if len(longest.text()) >= _LEAST_SHARE * whole:
+                main = longest
+                break
+    if main is body and any(child.tag not in {"aside", "header"} for child in body.iter()):
+        _remove(body, _AROUND_MAIN)
+    contents = main.css(_CONTENTS)
+    if len(main.text()) - sum(len(part.text()) for part in contents) >= _LEAST_TEXT:
+        _remove(main, _CONTENTS)
+    return main
+
+
+def _remove(element: LexborNode, selector: str) -> None:
+    for found in element.css(selector):
+        if found.mem_id != element.mem_id:
+            found.decompose()
+
+
+def _read_everything(page: str) -> str:
+    """Return all that a page shows: it has nothing but navigation, or frames."""
+    tree = LexborHTMLParser(page)
+    if tree.body is not None:
+        tree.body.strip_tags(["script", "style", "template", "noscript"])
+        if text := write_markdown(tree.body):
+            return text
+    spare = LexborHTMLParser(page).css_first("noframes")
+    # Its content is text to a parser that knows frames.
+    inner = LexborHTMLParser(spare.text()).body if spare is not None else None
+    return write_markdown(inner) if inner is not None else ""
+
+
+# ── title and metadata ─────────────────────────────────────────────────────────────────────────────
+
+
+def _read_titles(tree: LexborHTMLParser) -> tuple[str, str, str]:
+    """Return the title of the head, the title for social networks, and the name of the site."""
+    element = tree.css_first("title")
+    title = " ".join(element.text().split()) if element is not None else ""
+    return title, _read_meta(tree, "og:title"), _read_meta(tree, "og:site_name")
+
+
+def _read_meta(tree: LexborHTMLParser, name: str) -> str:
+    found = tree.css_first(f'meta[property="{name}" i], meta[name="{name}" i], meta[itemprop="{name}" i]')
+    return " ".join((found.attributes.get("content") or "").split()) if found is not None else ""
+
+
+def _find_heading(main: LexborNode) -> str:
+    """Return the heading of the page: its only `h1`, or the first of several."""
+    found = main.css("h1")
+    return read_line(found[0]) if len(found) == 1 else f"{read_line(found[0])}\n" if found else ""
+
+
+def _choose_title(heading: str, titles: tuple[str, str, str], other: str) -> str:
+    """Return the heading if it is the only one or the head has it, too; else the title of the head, without the site.
+
+    `heading`: ends with a line end if there are others of its level. `other`: the first heading of any level.
+    """
+    title, social, site = titles
+    is_only, heading = not heading.endswith("\n"), heading.strip(" \n¶#§🔗")
+    own = _drop_site(social or title, site)
+    is_site = own != title and title.casefold().endswith(heading.casefold())  # the same heading on every page
+    if heading and not is_site and (is_only or heading.casefold() in title.casefold()):
+        return heading
+    return own or heading or other
+
+
+def _drop_site(title: str, site: str) -> str:
+    """Return a title without the name of the site behind it."""
+    separators = list(_SEPARATOR.finditer(title))
+    if not separators:
+        return title
+    last = separators[-1]
+    name, suffix = title[: last.start()].strip(), title[last.end() :].strip()
+    is_bar = last[0].strip()[:1] in "|·•»\u203a"
+    if name and (is_bar or suffix.casefold() == site.casefold() or _SITE_WORDS.search(suffix)):
+        return name
+    return title
+
+
+def _read_metadata(tree: LexborHTMLParser) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    root = tree.root.css_first("html") if tree.root is not None else None
+    language = (root.attributes.get("lang") or root.attributes.get("xml:lang") or "") if root is not None else ""
+    if _LANGUAGE.fullmatch(language):
+        metadata["language"] = language
+    link, base = tree.css_first("link[rel=canonical]"), tree.css_first("base[href]")
+    if link is not None:
+        address = _join(
+            base.attributes.get("href") or "" if base is not None else "", link.attributes.get("href") or ""
+        )
+        if address:
+            metadata["canonical_url"] = address
+    days = (_DAY.match(_read_meta(tree, name)) for name in _DATES)
+    if day := next((match[1] for match in days if match), ""):
+        metadata["date"] = day
+    return metadata
+
+
+def _join(base: str, address: str) -> str:
+    """Return an absolute address of the web; an empty text for any other."""
+    try:
+        joined = urljoin(base, address.strip())
+        return joined if urlsplit(joined).scheme in {"http", "https"} and len(joined) <= 2_000 else ""
+    except ValueError:
+        return ""

@@ -1,0 +1,397 @@
+"""Elements of HTML as Markdown: headings, paragraphs, lists, definitions, tables, code.
+
+Invariants
+    The walk is iterative: depth of nesting costs no stack.
+    Every text in the element is written once, in the order of the page.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from selectolax.lexbor import LexborNode
+
+from pair.reading.tables import format_table
+
+LONGEST_HEADING = 180
+"""In characters. A longer heading is written as a paragraph."""
+_DEEPEST_INDENT = 12
+_MOST_COLUMNS = 100
+_LINE_BREAK = "\0"
+_TEXT = "-text"
+_BLOCKS_LIST = """
+    address article aside body caption center details dialog dir div fieldset figcaption figure footer form header
+    hgroup html legend main nav noframes noscript p section summary tbody td tfoot th thead tr
+"""
+_BLOCKS = frozenset(_BLOCKS_LIST.split())
+_CODE = frozenset({"code", "kbd", "samp", "tt"})
+_BREAKS = frozenset({"br", "dd", "div", "dt", "li", "p", "td", "th", "tr"})
+_UNSEEN_LIST = """
+    head iframe img input link meta object option rp rt script select style svg template
+"""
+_UNSEEN = frozenset(_UNSEEN_LIST.split())
+_LANGUAGE = re.compile(r"(?:^|\s)(?:language|lang|highlight)-([A-Za-z0-9+#-]{1,20})")
+_NO_LANGUAGES = frozenset({"default", "none", "notranslate", "plaintext", "text"})
+# At the beginning of a paragraph these would be taken for marks of Markdown.
+_MARK = re.compile(r"(?=#{1,6}\s|>|[-+*]\s|\d{1,9}[.)]\s|```|~~~|\||(?:=+|-+)$)")
+_ORDINAL = re.compile(r"st|nd|rd|th|\W.*|")
+PERMALINK = re.compile(r"\s*[¶§🔗]+\s*$")
+_FENCES = re.compile(r"^\s*(`{3,})", re.MULTILINE)
+
+
+def write_markdown(element: LexborNode) -> str:
+    """Return what an element shows, as Markdown."""
+    writer = _MarkdownWriter()
+    stack: list[tuple[LexborNode, str]] = []
+    writer.enter(element, element.tag or "")
+    node = element.child
+    while True:
+        if node is None:
+            if not stack:
+                break
+            parent, tag = stack.pop()
+            writer.leave(tag)
+            node = parent.next
+            continue
+        tag = node.tag or ""
+        if tag == _TEXT:
+            writer.add_text(node.text_content or "")
+        elif writer.enter(node, tag):
+            child = node.child
+            if child is not None:
+                stack.append((node, tag))
+                node = child
+                continue
+            writer.leave(tag)
+        node = node.next
+    writer.leave(element.tag or "")
+    writer.flush()
+    return "\n".join(writer.lines)
+
+
+def read_line(element: LexborNode) -> str:
+    """Return the text of an element on one line."""
+    pieces: list[str] = []
+    for node in element.traverse(include_text=True):
+        if node.is_text_node:
+            pieces.append(node.text_content or "")
+        elif node.tag in _BREAKS:
+            pieces.append(" ")
+    return " ".join("".join(pieces).split())
+
+
+def format_code(text: str, language: str = "") -> str:
+    """Return text as a fenced block. The fence is longer than any fence in the text."""
+    longest = max((len(marks) for marks in _FENCES.findall(text)), default=2)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+class _MarkdownWriter:
+    """Receives elements and texts in the order of the page, and collects lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._inline: list[str] = []
+        """Pieces of the current paragraph."""
+        self._lead = ""
+        """What the next paragraph begins with: the term that it defines."""
+        self._prefixes: list[tuple[str, str]] = []
+        """Of the enclosing list items and quotations: before their next line, and before those after it."""
+        self._is_after_item = False
+        self._counters: list[int | None] = []
+        """The next number of each enclosing list; None for one of bullets."""
+        self._terms: list[str] = []
+        self._signatures: list[str] = []
+        self._heading_level = 1
+        self._signature_levels: list[bool] = []
+        """Whether each enclosing definition is that of a signature."""
+
+    # Text
+
+    def add_text(self, text: str) -> None:
+        self._inline.append(text)
+
+    def flush(self) -> None:
+        """End the current paragraph."""
+        if not self._inline:
+            return
+        text = self._take_inline().replace("``", "")
+        if not text:
+            return
+        lead, self._lead = self._lead, ""
+        lines = [" ".join(line.split()) for line in (lead + text).split(_LINE_BREAK)]
+        lines = [_MARK.sub("\\\\", line, count=1) if _MARK.match(line) else line for line in lines if line]
+        self._emit(lines)
+
+    def _take_inline(self) -> str:
+        text = "".join(self._inline)
+        self._inline.clear()
+        return text if not text.isspace() else ""
+
+    def _flush_lead(self) -> None:
+        """Write a term whose definition begins with no paragraph."""
+        self.flush()
+        if self._lead:
+            lead, self._lead = self._lead, ""
+            self._emit([lead.rstrip()])
+
+    def _emit(self, lines: list[str], *, is_tight: bool = False) -> None:
+        """Write a block, after a blank line unless it is tight: an item, or what it begins with."""
+        is_item = any(first != rest for first, rest in self._prefixes)
+        rest = "".join(prefix for _, prefix in self._prefixes)
+        if self.lines and not is_tight and not (is_item and self._is_after_item):
+            self.lines.append(rest.rstrip())
+        for line in lines:
+            first = "".join(prefix for prefix, _ in self._prefixes)
+            self.lines.append((first + line).rstrip())
+            self._prefixes = [(prefix, prefix) for _, prefix in self._prefixes]
+        self._is_after_item = is_item
+
+    # Elements
+
+    def enter(self, node: LexborNode, tag: str) -> bool:
+        """Begin an element; return whether what is in it has to be entered, too."""
+        if tag in _UNSEEN:
+            return False
+        if tag in _CODE:
+            return self._add_code(node)
+        if tag in _BLOCKS:
+            self.flush()
+            return True
+        begin = self._BEGINNINGS.get(tag)
+        return True if begin is None else bool(begin(self, node))
+
+    def leave(self, tag: str) -> None:
+        if tag in _BLOCKS:
+            self.flush()
+        elif (end := self._ENDS.get(tag)) is not None:
+            end(self)
+
+    def _add_code(self, node: LexborNode) -> bool:
+        raw = node.text()
+        code = " ".join(raw.split())
+        if not code or "`" in code:
+            self._inline.append(raw)
+        else:
+            before, after = raw[:1].isspace() * " ", raw[-1:].isspace() * " "
+            self._inline.append(f"{before}`{code}`{after}")
+        return False
+
+    def _add_break(self, _node: LexborNode) -> bool:
+        self._inline.append(_LINE_BREAK)
+        return False
+
+    def _add_math(self, node: LexborNode) -> bool:
+        annotation = node.css_first("annotation[encoding='application/x-tex']")
+        formula = node.attributes.get("alttext") or (annotation.text() if annotation else read_line(node))
+        self._inline.append(f" {formula} ")
+        return False
+
+    def _add_power(self, node: LexborNode) -> bool:
+        """Write 2 to the power of 10 as `2^10`: without a sign it would be another number."""
+        is_power = self._inline and self._inline[-1][-1:].isdigit() and not _ORDINAL.fullmatch(node.text().strip())
+        if is_power:
+            self._inline.append("^")
+        return True
+
+    def _begin_heading(self, node: LexborNode) -> bool:
+        self._flush_lead()
+        level = int((node.tag or "h6")[1])
+        title = PERMALINK.sub("", read_line(node))
+        if title and not self._prefixes and len(title) <= LONGEST_HEADING:
+            self._heading_level = level
+            self._emit([f"{'#' * level} {title}"])
+        elif title:
+            self._inline.append(title)
+            self.flush()
+        return False
+
+    def _begin_code_block(self, node: LexborNode) -> bool:
+        text = node.text().strip("\n").rstrip()
+        self._flush_lead()
+        if text:
+            self._emit(format_code(text, _find_language(node)).split("\n"))
+        return False
+
+    def _begin_table(self, node: LexborNode) -> bool:
+        """Write a table of data; one that arranges a page is entered like any block."""
+        self._flush_lead()
+        is_layout = any(found.mem_id != node.mem_id for found in node.css("table, h1, h2, h3, h4, pre"))
+        if is_layout or node.attributes.get("role") == "presentation":
+            return True
+        rows = _read_rows(node)
+        if not rows or max(len(cells) for _, cells in rows) < 2:
+            return True
+        caption = node.css_first("caption")
+        if caption is not None and (title := read_line(caption)):
+            self._inline.append(title)
+            self.flush()
+        self._emit(format_table(rows[0][1], [cells for _, cells in rows[1:]]).split("\n"))
+        return False
+
+    # Lists
+
+    def _begin_bullets(self, _node: LexborNode) -> bool:
+        self._flush_lead()
+        self._counters.append(None)
+        return True
+
+    def _begin_numbers(self, node: LexborNode) -> bool:
+        self._flush_lead()
+        start = node.attributes.get("start") or ""
+        self._counters.append(int(start) if start.isdecimal() and len(start) < 7 else 1)
+        return True
+
+    def _end_list(self) -> None:
+        self.flush()
+        if self._counters:
+            self._counters.pop()
+
+    def _begin_item(self, _node: LexborNode) -> bool:
+        self._flush_lead()
+        marker, number = "- ", self._counters[-1] if self._counters else None
+        if number is not None:
+            marker = f"{number}. "
+            self._counters[-1] = number + 1
+        self._push_item(marker)
+        return True
+
+    def _push_item(self, marker: str) -> None:
+        is_shown = len(self._prefixes) < _DEEPEST_INDENT
+        self._prefixes.append((marker, " " * len(marker)) if is_shown else ("", ""))
+
+    def _end_item(self) -> None:
+        self._flush_lead()
+        if self._prefixes:
+            self._prefixes.pop()
+
+    def _begin_quote(self, _node: LexborNode) -> bool:
+        self._flush_lead()
+        self._prefixes.append(("> ", "> ") if len(self._prefixes) < _DEEPEST_INDENT else ("", ""))
+        return True
+
+    # Definitions
+
+    def _begin_term(self, node: LexborNode) -> bool:
+        self._flush_lead()
+        term = PERMALINK.sub("", read_line(node))
+        is_signature = "sig" in (node.attributes.get("class") or "").split() and not self._prefixes
+        if term:
+            (self._signatures if is_signature else self._terms).append(term)
+        return False
+
+    def _begin_definition(self, _node: LexborNode) -> bool:
+        self._flush_lead()
+        signatures, terms = self._take_terms()
+        self._signature_levels.append(bool(signatures))
+        if signatures:
+            self._write_signatures(signatures)
+        else:
+            self._push_item("- ")
+            term = ", ".join(terms)
+            self._lead = f"{term} " if term.endswith(":") else f"{term}: " if term else ""
+        return True
+
+    def _end_definition(self) -> None:
+        self._flush_lead()
+        if self._signature_levels and not self._signature_levels.pop() and self._prefixes:
+            self._prefixes.pop()
+
+    def _end_definitions(self) -> None:
+        """Write terms that have no definition."""
+        self._flush_lead()
+        signatures, terms = self._take_terms()
+        if signatures:
+            self._write_signatures(signatures)
+        for term in terms:
+            self._push_item("- ")
+            self._emit([term])
+            self._prefixes.pop()
+
+    def _take_terms(self) -> tuple[list[str], list[str]]:
+        taken = self._signatures, self._terms
+        self._signatures, self._terms = [], []
+        return taken
+
+    def _write_signatures(self, signatures: list[str]) -> None:
+        """Write the name of a function, class or option as a heading, so that what is said of it is found by it."""
+        level = min(self._heading_level + 1 + sum(self._signature_levels[:-1]), 6)
+        first, *others = signatures
+        if len(first) > LONGEST_HEADING:
+            others = signatures
+            first = f"{first.partition('(')[0][: LONGEST_HEADING - 3]}(…)"
+        self._emit([f"{'#' * level} {first}"])
+        if others:
+            self._emit(format_code("\n".join(others)).split("\n"))
+
+    _BEGINNINGS: ClassVar[dict[str, Callable[["_MarkdownWriter", Any], bool]]] = {
+        **dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), _begin_heading),
+        **dict.fromkeys(("pre", "listing", "xmp"), _begin_code_block),
+        **dict.fromkeys(("ul", "menu"), _begin_bullets),
+        "ol": _begin_numbers,
+        "li": _begin_item,
+        "dt": _begin_term,
+        "dd": _begin_definition,
+        "blockquote": _begin_quote,
+        "table": _begin_table,
+        "math": _add_math,
+        "sup": _add_power,
+        "br": _add_break,
+    }
+    _ENDS: ClassVar[dict[str, Callable[["_MarkdownWriter"], None]]] = {
+        **dict.fromkeys(("ul", "menu", "ol"), _end_list),
+        **dict.fromkeys(("li", "blockquote"), _end_item),
+        "dd": _end_definition,
+        "dl": _end_definitions,
+        "table": flush,
+    }
+
+
+def _find_language(node: LexborNode) -> str:
+    """Return the language of a piece of code, as the classes of the elements around it name it."""
+    candidates = [node.child, node, node.parent, node.parent.parent if node.parent else None]
+    for candidate in candidates:
+        if candidate is not None and candidate.is_element_node:
+            match = _LANGUAGE.search(candidate.attributes.get("class") or "")
+            if match is not None and match[1] not in _NO_LANGUAGES:
+                return match[1]
+    return ""
+
+
+def _read_rows(table: LexborNode) -> list[tuple[bool, list[str]]]:
+    """Return whether each row is a header, and its cells. A cell that spans columns or rows is repeated."""
+    rows: list[tuple[bool, list[str]]] = []
+    below: dict[int, tuple[int, str]] = {}
+    for row in table.css("tr"):
+        cells: list[str] = []
+        is_header = True
+        for cell in row.iter():
+            if cell.tag not in {"td", "th"}:
+                continue
+            _fill_spanned(cells, below)
+            is_header = is_header and cell.tag == "th"
+            text = read_line(cell)
+            height = _read_span(cell, "rowspan")
+            for _ in range(_read_span(cell, "colspan")):
+                if height > 1:
+                    below[len(cells)] = (height - 1, text)
+                cells.append(text)
+        _fill_spanned(cells, below)
+        if any(cells):
+            rows.append((is_header, cells[:_MOST_COLUMNS]))
+    return rows
+
+
+def _fill_spanned(cells: list[str], below: dict[int, tuple[int, str]]) -> None:
+    """Add the cells of rows above that reach into this row."""
+    while len(cells) in below:
+        height, text = below.pop(len(cells))
+        if height > 1:
+            below[len(cells)] = (height - 1, text)
+        cells.append(text)
+
+
+def _read_span(cell: LexborNode, name: str) -> int:
+    value = cell.attributes.get(name) or "1"
+    return min(max(int(value), 1), _MOST_COLUMNS) if value.isdecimal() and len(value) < 5 else 1

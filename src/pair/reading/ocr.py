@@ -1,0 +1,68 @@
+"""Text of scanned pages by RapidOCR, whose models are part of its wheel. Nothing is downloaded."""
+
+import contextlib
+import functools
+import re
+import resource
+from pathlib import Path
+from typing import Any
+
+import rapidocr
+from rapidocr.inference_engine.onnxruntime.main import ONNXRuntimeError
+
+from pair.reading.contract import OCR_CPU_SECONDS, OCR_MEMORY_BYTES, UnreadableDocument
+
+_DOTS_PER_INCH = 150
+_MOST_PIXELS = 8_000_000
+"""Of a page at that resolution; A3 has 4 million. A larger page is rendered more coarsely."""
+_POINTS_PER_INCH = 72
+_GAP = 0.8
+"""Of the height of a line: with more space above it, a line begins a paragraph."""
+
+
+def allow_ocr() -> None:
+    """Raise the limits of this process, if it has any, by what OCR of a document may take."""
+    for kind, more in ((resource.RLIMIT_CPU, OCR_CPU_SECONDS), (resource.RLIMIT_AS, OCR_MEMORY_BYTES)):
+        soft, hard = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, (soft + more, hard))
+
+
+def recognise(page: Any) -> str:
+    """Return the text of a PDF page, with a blank line between paragraphs. Raises UnreadableDocument, MemoryError."""
+    width, height = page.get_size()
+    scale = min(_DOTS_PER_INCH / _POINTS_PER_INCH, (_MOST_PIXELS / max(width * height, 1)) ** 0.5)
+    bitmap = page.render(scale=scale, rev_byteorder=True, prefer_bgrx=False)
+    try:
+        found = _open_engine()(bitmap.to_numpy())
+    except ONNXRuntimeError as fault:
+        if "bad_alloc" in str(fault):
+            raise MemoryError from fault
+        raise UnreadableDocument("is a scan that OCR cannot read") from fault
+    finally:
+        bitmap.close()
+    text, bottom = "", 0.0
+    for box, line in zip(found.boxes if found.boxes is not None else (), found.txts or (), strict=True):
+        top, end = float(min(corner[1] for corner in box)), float(max(corner[1] for corner in box))
+        text += ("\n\n" if top - bottom > _GAP * (end - top) else "\n") + line
+        bottom = end
+    return re.sub(r"[ \t]+", " ", text).strip()
+
+
+@functools.cache
+def _open_engine() -> Any:
+    models = Path(rapidocr.__file__).parent / "models"
+    settings = {
+        # Named models are never downloaded.
+        "Det.model_path": str(next(models.glob("*_det_*.onnx"))),
+        "Rec.model_path": str(next(models.glob("*_rec_*.onnx"))),
+        "Global.use_cls": False,
+        # In a batch, short lines are padded and lose spaces.
+        "Rec.rec_batch_num": 1,
+        "Global.log_level": "critical",
+        # There is a child for each core.
+        "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+        "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+    }
+    return rapidocr.RapidOCR(params=settings)

@@ -1,0 +1,136 @@
+"""PDF files by pypdfium2: the text of each page, with the lines of paragraphs joined and ligatures spelled out.
+
+With the extra `ocr`, pages of pictures are recognised.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pypdfium2
+from pypdfium2 import raw
+
+from pair.reading.contract import Reading, UnreadableDocument
+
+_LIGATURES = str.maketrans(
+    {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\u00ad": "", "\0": ""}
+)
+# pdfium marks a hyphen that divides a word at the end of a line by U+0002 or U+FFFE.
+_DIVIDED = re.compile(r"[\x02\ufffe]\s*|(?<=[^\W\d_])[-\u2010]\n(?=[a-zß-öø-ÿ])")
+_LEADERS = re.compile(r"(?: ?\.){4,}")
+"""The dots between a title and its page in a table of contents."""
+_SENTENCE_ENDS = (".", ":", "!", "?", "。")
+_SHORT_LINE = 0.75
+"""Of the long lines of a page: a shorter line that ends a sentence ends its paragraph."""
+_PASSWORD_ERROR = 4
+_LONGEST_FIELD = 100_000
+_NO_OCR = "holds no text, and OCR is not built in: scans need an extra: pip install 'pair-kb[ocr]'"
+
+
+def read_pdf(content: bytes) -> Reading:
+    """Read the text of all pages. Raises UnreadableDocument, also for a PDF of pictures only."""
+    if b"%PDF-" not in content[:1024]:
+        raise UnreadableDocument("is damaged, or no PDF")
+    try:
+        document = pypdfium2.PdfDocument(content)
+    except pypdfium2.PdfiumError as fault:
+        is_encrypted = getattr(fault, "err_code", None) == _PASSWORD_ERROR or "password" in str(fault).lower()
+        raise UnreadableDocument("is encrypted" if is_encrypted else "is damaged, or cannot be read as .pdf") from fault
+    unread: list[int] = []
+    try:
+        pages = list(_read_pages(document, unread))
+        title = document.get_metadata_value("Title")
+    except pypdfium2.PdfiumError as fault:
+        raise UnreadableDocument("is damaged, or cannot be read as .pdf") from fault
+    finally:
+        document.close()
+    if not pages:
+        raise UnreadableDocument("is damaged, or cannot be read as .pdf")
+    if not any(page.strip() for page in pages):
+        raise UnreadableDocument(_NO_OCR if unread else "holds no text")
+    metadata = {"pages": len(pages)} | ({"unread_pages": unread} if unread else {})
+    return Reading(_join_pages(pages), _clean_title(title), metadata)
+
+
+def _read_pages(document: Any, unread: list[int]) -> Iterator[str]:
+    """Yield the text of each page. Numbers of scanned pages that cannot be read are added to `unread`."""
+    document.init_forms()
+    recognise = None
+    for number in range(len(document)):
+        page = document[number]
+        shown = page.get_textpage()
+        text = _join_lines(shown.get_text_range())
+        shown.close()
+        fields = "\n".join(_list_fields(document, page))
+        if not text and not fields and next(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]), None) is not None:
+            recognise = recognise or _find_ocr()
+            if recognise is None:
+                unread.append(number + 1)
+            else:
+                text = recognise(page)
+        yield "\n\n".join(part for part in (text, fields) if part)
+        page.close()
+
+
+def _find_ocr() -> Callable[[Any], str] | None:
+    """Return what reads a scanned page, and raise the limits for it; None without the extra `ocr`."""
+    if importlib.util.find_spec("rapidocr") is None:
+        return None
+    ocr = importlib.import_module("pair.reading.ocr")
+    ocr.allow_ocr()
+    return cast("Callable[[Any], str]", ocr.recognise)
+
+
+def _list_fields(document: Any, page: Any) -> Iterator[str]:
+    """Yield the name and value of each form field that is filled in."""
+    for index in range(raw.FPDFPage_GetAnnotCount(page) if document.formenv is not None else 0):
+        annotation = raw.FPDFPage_GetAnnot(page, index)
+        if raw.FPDFAnnot_GetSubtype(annotation) == raw.FPDF_ANNOT_WIDGET:
+            label = _read_field(raw.FPDFAnnot_GetFormFieldAlternateName, document, annotation)
+            name = label or _read_field(raw.FPDFAnnot_GetFormFieldName, document, annotation)
+            value = _read_field(raw.FPDFAnnot_GetFormFieldValue, document, annotation)
+            if value and value != "Off":
+                yield f"{name}: {value}" if name else value
+        raw.FPDFPage_CloseAnnot(annotation)
+
+
+def _read_field(function: Any, document: Any, annotation: Any) -> str:
+    size = min(function(document.formenv, annotation, None, 0), _LONGEST_FIELD)
+    units = (raw.FPDF_WCHAR * (size // 2 + 1))()
+    function(document.formenv, annotation, units, size)
+    return " ".join(bytes(units)[:size].decode("utf-16-le", "replace").replace("\0", "").split())
+
+
+def _join_lines(text: str) -> str:
+    """Return the text of a page with whole words, and a blank line where a paragraph seems to end."""
+    text = _DIVIDED.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(_LIGATURES)
+    lines = [_LEADERS.sub(" …", " ".join(line.split())) for line in text.replace("\f", " ").split("\n")]
+    widths = sorted(len(line) for line in lines if line)
+    if not widths:
+        return ""
+    wide = widths[len(widths) * 9 // 10]
+    joined: list[str] = []
+    for line in lines:
+        joined.append(line)
+        if line.endswith(_SENTENCE_ENDS) and len(line) < _SHORT_LINE * wide:
+            joined.append("")
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(joined)).strip("\n")
+
+
+def _join_pages(pages: list[str]) -> str:
+    """Join pages by a form feed. No blank line divides a sentence that continues on the next page."""
+    text = pages[0]
+    for page in pages[1:]:
+        text_ends = text.endswith((*_SENTENCE_ENDS, "\f", "\n"))
+        text += f"\n\n\f{page}" if text_ends else f"\n\f{page}"
+    return text
+
+
+def _clean_title(title: str) -> str:
+    """Return the title of a PDF; none for the name of the file that it was made from."""
+    title = " ".join(title.replace("\0", "").split())
+    is_name = re.fullmatch(
+        r"(?i)untitled.*|microsoft \w+ - .*|[\w.-]+\.(docx?|pptx?|xlsx?|tex|dvi|indd|qxd|pdf)", title
+    )
+    return "" if is_name else title

@@ -1,0 +1,264 @@
+"""One reader for every way in: bytes, a name and a content type as text, title and metadata.
+
+Invariants
+    The same bytes give the same reading, whether they come from a folder, a link, an upload or a package.
+    The declared content type decides before the suffix of the name, and the suffix before the look of the content.
+"""
+
+import functools
+import importlib.util
+import os
+import re
+from typing import Literal
+
+from pair.reading.contract import OLE_MAGIC, Reading, UnreadableDocument
+from pair.reading.encoding import NOT_TEXT, decode
+from pair.reading.front_matter import split_front_matter
+from pair.reading.markup import format_code
+from pair.reading.notebooks import format_notebook
+from pair.reading.tables import format_csv
+from pair.text.markdown import LONGEST_HEADING, parse_structure
+
+Kind = Literal[
+    "html", "pdf", "word", "slides", "sheet", "opendocument", "epub", "rtf", "mail", "mailbox",
+    "source", "notebook", "csv", "tsv", "code", "text",
+]  # fmt: skip
+CONVERTED: frozenset[Kind] = frozenset(
+    {"html", "pdf", "word", "slides", "sheet", "opendocument", "epub", "rtf", "mail", "mailbox", "source"}
+)
+"""Kinds whose readers work in a process with limits: a document can be made to exhaust them."""
+
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_OPEN = "application/vnd.oasis.opendocument"
+_TYPES: dict[str, Kind] = {
+    "text/html": "html",
+    "application/xhtml+xml": "html",
+    "application/pdf": "pdf",
+    f"{_OFFICE}.wordprocessingml.document": "word",
+    "application/vnd.ms-word.document.macroenabled.12": "word",
+    f"{_OFFICE}.presentationml.presentation": "slides",
+    f"{_OFFICE}.presentationml.slideshow": "slides",
+    f"{_OFFICE}.spreadsheetml.sheet": "sheet",
+    "application/vnd.ms-excel": "sheet",
+    f"{_OPEN}.spreadsheet": "sheet",
+    f"{_OPEN}.text": "opendocument",
+    f"{_OPEN}.presentation": "opendocument",
+    "application/epub+zip": "epub",
+    "application/rtf": "rtf",
+    "text/rtf": "rtf",
+    "message/rfc822": "mail",
+    "application/mbox": "mailbox",
+    "application/x-ipynb+json": "notebook",
+    "text/csv": "csv",
+    "text/tab-separated-values": "tsv",
+    "text/markdown": "text",
+    "text/x-markdown": "text",
+    "text/x-rst": "text",
+}
+_SUFFIXES: dict[str, Kind] = {
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    ".pdf": "pdf",
+    **dict.fromkeys((".docx", ".docm"), "word"),
+    **dict.fromkeys((".pptx", ".pptm", ".ppsx"), "slides"),
+    **dict.fromkeys((".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"), "sheet"),
+    **dict.fromkeys((".odt", ".odp"), "opendocument"),
+    ".epub": "epub",
+    ".rtf": "rtf",
+    ".eml": "mail",
+    ".mbox": "mailbox",
+    ".ipynb": "notebook",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    **dict.fromkeys((".md", ".markdown", ".mdx", ".mdown", ".qmd", ".rmd", ".rst", ".adoc", ".asciidoc"), "text"),
+}
+_MARKS: dict[Kind, tuple[bytes, ...]] = {
+    "word": (b"word/document",),
+    "slides": (b"ppt/presentation",),
+    "sheet": (b"xl/workbook", f"mimetype{_OPEN}.spreadsheet".encode()),
+    "opendocument": (f"mimetype{_OPEN}.text".encode(), f"mimetype{_OPEN}.presentation".encode()),
+    "epub": (b"mimetypeapplication/epub+zip",),
+}
+"""The name or the content of a part that every archive of a kind has, uncompressed."""
+_LOOSE: frozenset[Kind] = frozenset({"html", "mail", "mailbox", "source"})
+"""Kinds whose content begins like anything."""
+_CODE_SUFFIXES_LIST = """
+    .bash .bat .c .cc .cfg .cjs .clj .cmake .conf .cpp .cs .css .cts .cxx .dart .diff .el .env .erl .ex .exs .f90
+    .fish .fs .geojson .go .gradle .graphql .groovy .h .hh .hpp .hs .hxx .ini .java .jl .js .json .json5 .jsonc
+    .jsonl .jsx .kt .kts .less .lisp .lock .lua .m .mjs .mk .ml .mm .mts .ndjson .nim .nix .patch .php .pl .pm
+    .properties .proto .ps1 .py .pyi .r .rb .rkt .rs .scala .scm .scss .service .sh .sol .sql .svelte .swift .tcl
+    .tf .thrift .toml .ts .tsx .v .vb .vhd .vim .vue .webmanifest .yaml .yml .zig .zsh
+"""
+_CODE_SUFFIXES = frozenset(_CODE_SUFFIXES_LIST.split())
+_CODE_NAMES = frozenset({"dockerfile", "makefile", "gnumakefile", "justfile", "rakefile", "jenkinsfile", "vagrantfile"})
+_CODE_TYPES_LIST = "ecmascript javascript json sql toml x-httpd-php x-javascript x-ndjson x-python x-sh x-yaml yaml"
+_CODE_TYPES = frozenset(_CODE_TYPES_LIST.split())
+_TEXT_TYPES = frozenset({"application/xml", "application/markdown"})
+_TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
+_GRAMMARS_LIST = {
+    ".py .pyi": "python.language",
+    ".js .mjs .cjs .jsx": "javascript.language",
+    ".ts .mts .cts": "typescript.language_typescript",
+    ".tsx": "typescript.language_tsx",
+    ".go": "go.language",
+    ".rs": "rust.language",
+    ".java": "java.language",
+    ".c": "c.language",
+    ".h .cc .cpp .cxx .hh .hpp .hxx": "cpp.language",
+    ".cs": "c_sharp.language",
+    ".rb": "ruby.language",
+    ".php": "php.language_php",
+    ".sh .bash": "bash.language",
+}
+_GRAMMARS = {suffix: grammar for suffixes, grammar in _GRAMMARS_LIST.items() for suffix in suffixes.split()}
+"""What cuts code at its symbols, by suffix: the module of a grammar, and its function."""
+_LARGEST_CUT_BYTES = 1_000_000
+"""Larger code is generated, and read as one block."""
+_READERS: dict[Kind, tuple[str, str]] = {
+    "pdf": ("pdf", "read_pdf"),
+    "word": ("word", "read_word"),
+    "slides": ("slides", "read_slides"),
+    "sheet": ("sheets", "read_sheets"),
+    "opendocument": ("opendocument", "read_opendocument"),
+    "epub": ("epub", "read_epub"),
+    "rtf": ("rtf", "read_rtf"),
+    "mail": ("mail", "read_mail"),
+    "mailbox": ("mail", "read_mailbox"),
+}
+"""Module and function, imported with the first document of a kind. Some need the extra `documents`."""
+_LOOKS_LIKE_HTML = re.compile(rb"<(!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE)
+_HEAD_BYTES = 4096
+_TITLE_CHARACTERS = 8192
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def find_kind(name: str, content_type: str = "", content: bytes = b"") -> Kind:
+    """Return what a document is read as. `content_type`: lower case, without parameters; empty when not declared."""
+    kind = _find_declared(name, content_type)
+    if kind == "source" and len(content) > _LARGEST_CUT_BYTES:
+        return "code"
+    if kind is None or (kind in CONVERTED and kind not in _LOOSE):
+        kind = _find_by_content(content, kind) or kind or "text"
+    return kind
+
+
+def _find_declared(name: str, content_type: str) -> Kind | None:
+    """Return the kind that the content type says, else the suffix; None when neither says one."""
+    suffix = os.path.splitext(name.lower())[1]  # noqa: PTH122 - no Path for each of 20,000 files
+    if content_type in _TYPES:
+        return _TYPES[content_type]
+    by_name: Kind | None = _SUFFIXES.get(suffix)
+    if suffix in _CODE_SUFFIXES or os.path.basename(name).lower() in _CODE_NAMES:  # noqa: PTH119
+        by_name = "source" if suffix in _GRAMMARS and can_cut_code() else "code"
+    if is_code_type(content_type):
+        return by_name if by_name in {"notebook", "source"} else "code"
+    if content_type.startswith("text/") or content_type in _TEXT_TYPES or content_type.endswith(_TEXT_SUFFIXES):
+        # A server that says "text" means that a page is shown with its tags.
+        return by_name if by_name == "source" or (by_name and by_name not in CONVERTED) else "text"
+    return by_name
+
+
+def _find_by_content(content: bytes, declared: Kind | None) -> Kind | None:
+    """Return the kind that the first bytes show, or the names in an archive; None when they show none."""
+    if content.startswith(b"%PDF-"):
+        return "pdf"
+    if content.startswith(b"{\\rtf"):
+        return "rtf"
+    if content.startswith(OLE_MAGIC):
+        return declared or "slides"  # whose reader says that it is old or encrypted
+    if content.startswith(b"PK"):
+        if declared is not None and any(mark in content for mark in _MARKS.get(declared, ())):
+            return declared  # it may hold documents of other kinds
+        return next((kind for kind, marks in _MARKS.items() if any(mark in content for mark in marks)), None)
+    return "html" if looks_like_html(content) else None
+
+
+@functools.cache
+def can_cut_code() -> bool:
+    """Return whether the extra `code` is installed."""
+    return importlib.util.find_spec("tree_sitter") is not None
+
+
+def is_code_type(content_type: str) -> bool:
+    """Return whether this is the content type of code or data."""
+    main, _, name = content_type.partition("/")
+    return (main == "application" and name in _CODE_TYPES) or (main == "text" and name in {"css", "x-python", "yaml"})
+
+
+def looks_like_html(content: bytes) -> bool:
+    """Return whether a document begins like a page."""
+    head = content[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
+    return head.startswith(b"<") and _LOOKS_LIKE_HTML.search(head) is not None
+
+
+def read(content: bytes, name: str, content_type: str = "", charset: str | None = None) -> Reading:
+    """Read a document. Raises UnreadableDocument, and MemoryError for one that needs too much.
+
+    `name`: of its file, or of the last part of its address. `charset`: what a server declared.
+    """
+    kind = find_kind(name, content_type, content)
+    if kind in CONVERTED:
+        return convert(content, kind, name, charset)
+    return _clean(_read_text(kind, _decode(content, content_type, charset), name))
+
+
+def read_uncut(content: bytes, name: str, content_type: str = "", charset: str | None = None) -> Reading:
+    """Read source code as one block, without its grammar. Raises UnreadableDocument."""
+    return _clean(_read_text("code", _decode(content, content_type, charset), name))
+
+
+def convert(content: bytes, kind: Kind, name: str = "", charset: str | None = None) -> Reading:
+    """Read a document of one of the converted kinds. Raises as `read` does.
+
+    A reader is imported with its first document: text files need none of them.
+    """
+    if kind == "source":
+        from pair.reading.source_code import read_code  # noqa: PLC0415 - needs the extra `code`
+
+        return _clean(read_code(content, name, _GRAMMARS[os.path.splitext(name.lower())[1]], charset))  # noqa: PTH122
+    if kind in _READERS:
+        module, function = _READERS[kind]
+        return _clean(getattr(importlib.import_module(f"pair.reading.{module}"), function)(content))
+    from pair.reading.html import read_page  # noqa: PLC0415 - loads the parser
+
+    page = split_front_matter(decode(content, charset=charset, is_markup=True))
+    reading = read_page(page.text)
+    return _clean(Reading(reading.text, page.title or reading.title, reading.metadata | page.metadata))
+
+
+def _clean(reading: Reading) -> Reading:
+    """Return a reading that UTF-8 can hold, with a title of one line."""
+    text = _LONE_SURROGATES.sub("\ufffd", reading.text)
+    title = _LONE_SURROGATES.sub("\ufffd", reading.title)[:LONGEST_HEADING]
+    return Reading(text, title, reading.metadata)
+
+
+def _decode(content: bytes, content_type: str, charset: str | None) -> str:
+    try:
+        return decode(content, charset=charset, is_markup="xml" in content_type, allow_nul=not content_type)
+    except UnreadableDocument as fault:
+        if content_type:
+            raise UnreadableDocument(f"{content_type} is {NOT_TEXT}") from fault
+        raise
+
+
+def _read_text(kind: Kind, text: str, name: str) -> Reading:
+    if kind in {"csv", "tsv"}:
+        return Reading(format_csv(text, "\t" if kind == "tsv" else ""))
+    if kind == "notebook":
+        cells = format_notebook(text)
+        return Reading(_fence(text, "json")) if cells is None else Reading(cells, find_title(cells))
+    if kind == "code":
+        return Reading(_fence(text, os.path.splitext(name)[1][1:].lower()))  # noqa: PTH122
+    reading = split_front_matter(text)
+    return Reading(reading.text, reading.title or find_title(reading.text), reading.metadata)
+
+
+def _fence(text: str, language: str) -> str:
+    """Return code as one block: no comment in it is a heading."""
+    return format_code(text.strip("\r\n"), language if language.isalnum() else "") if text.strip() else ""
+
+
+def find_title(text: str) -> str:
+    """Return the first heading of the first level near the top of a text; else an empty text."""
+    headings = parse_structure(text[:_TITLE_CHARACTERS]).headings
+    return next((heading.title for heading in headings if heading.level == 1), "")

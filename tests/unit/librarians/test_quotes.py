@@ -1,0 +1,129 @@
+"""The blocks that answer a question, and how sure an answer is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pair.app.cli.search import describe_confidence
+from pair.librarians.confidence import ANSWER_FROM, COEFFICIENTS, NOTHING_BELOW, estimate_confidence
+from pair.librarians.quotes import QuoteRanking, rank_quotes
+from pair.librarians.relevance import coverage
+from pair.text import tokenizer
+from pair.values import Hit
+from support.readers import WordReader
+
+
+def make_hit(title: str, text: str, name: str = "a") -> Hit:
+    return Hit(name, f"{name}:0", title, "", text, 1.0, None, {}, 0, len(text))
+
+
+def rank(query: str, *passages: Hit) -> QuoteRanking:
+    return rank_quotes(query, passages, dict.fromkeys(tokenizer.parse_query(query).terms, 4.0), WordReader())
+
+
+def best(query: str, *passages: Hit) -> str:
+    return rank(query, *passages).quotes[0].text
+
+
+def test_the_sentence_that_explains_it_is_quoted_with_it() -> None:
+    passage = make_hit("", "Mail stopped on Monday. The disk was full of old logs.\n\nCats sleep all day long.")
+    assert best("why did mail stop on Monday?", passage) == "Mail stopped on Monday. The disk was full of old logs."
+
+
+def test_words_of_the_title_count() -> None:
+    timers = make_hit("Timers of the scheduler", "The default is one minute. Nothing else is known about it.", "a")
+    other = make_hit("Gardens and walls", "The default is one tulip. Nothing else is known about it.", "b")
+    assert best("what is the default of timers?", other, timers).startswith("The default is one minute.")
+
+
+def test_a_question_for_a_number_prefers_a_sentence_that_has_one() -> None:
+    passage = make_hit("", "Leap seconds were inserted often.\n\nLeap seconds were inserted 27 times.")
+    assert best("how many leap seconds were inserted?", passage) == "Leap seconds were inserted 27 times."
+
+
+def test_the_row_of_what_is_asked_is_quoted_with_its_head() -> None:
+    table = "| Item | Limit |\n|---|---|\n| columns per index | 32 |\n| columns per table | 1,600 |"
+    assert best("how many columns can a table have?", make_hit("Limits", table)).endswith(
+        "| columns per table | 1,600 |"
+    )
+
+
+def test_a_section_whose_heading_asks_the_question_answers_with_its_first_sentences() -> None:
+    text = (
+        "## Why are keys immutable?\n\nThe table finds a key by its hash. A new value would change the hash.\n\n"
+        "Tuples are immutable, and keys of a table may be tuples."
+    )
+    assert best("Why must keys be immutable?", make_hit("Design", text)).startswith("The table finds a key")
+
+
+def test_a_passage_is_shown_with_two_blocks_where_they_are_nearly_as_good() -> None:
+    guide = make_hit("Guide", "Lunch is served at 12 in the canteen.\n\nLunch is served at 13 in the canteen.")
+    shown = rank("when is lunch served?", guide).choose_passages()
+    assert [quote.text for quote in shown] == [
+        "Lunch is served at 12 in the canteen.\n\nLunch is served at 13 in the canteen."
+    ]
+
+
+def test_two_blocks_are_quoted_where_they_are_nearly_as_good() -> None:
+    first = make_hit("Old guide", "Lunch is served at 12 o'clock in the canteen.", "a")
+    second = make_hit("New guide", "Lunch is served at 13 o'clock in the canteen.", "b")
+    other = make_hit("Coffee", "The machine is cleaned on Fridays.", "c")
+    answer = rank("when is lunch served in the canteen?", first, second, other).choose_answer()
+    assert {quote.passage for quote in answer} == {0, 1}
+
+
+def test_there_are_never_more_than_three_passages() -> None:
+    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
+    ranking = rank(" ".join(words), *[make_hit("", f"Here stands {word} alone.", word) for word in words])
+    assert len(ranking.choose_passages()) == 3
+    assert len(ranking.choose_answer()) <= 2
+
+
+def test_few_blocks_are_measured_by_meaning_however_long_the_passages_are() -> None:
+    reader = WordReader()
+    passage = make_hit("", " ".join(f"Sentence number {number} is here." for number in range(500)))
+    rank_quotes("which sentence is here?", [passage] * 6, {"sentenc": 1.0}, reader)
+    assert 0 < reader.measured <= 24
+
+
+def test_nothing_is_quoted_from_nothing() -> None:
+    assert rank("anything?").quotes == []
+    assert rank("anything?", make_hit("", "")).quotes == []
+
+
+def test_coverage_is_the_share_of_the_weight() -> None:
+    assert coverage(frozenset({"a"}), {"a": 3.0, "b": 1.0}) == 0.75
+    assert coverage(frozenset(), {}) == 0.0
+
+
+FEATURES = [name for name in COEFFICIENTS if name != "constant"]
+share = st.floats(0, 1)
+
+
+@given(st.lists(share, min_size=len(FEATURES), max_size=len(FEATURES)), share, st.sampled_from(FEATURES))
+def test_confidence_is_a_share_and_more_evidence_never_lowers_it(values: list[float], form: float, name: str) -> None:
+    features = {**dict(zip(FEATURES, values, strict=True)), "form": form}
+    sure = estimate_confidence(features)
+    assert 0 <= sure <= 1
+    assert estimate_confidence({**features, name: 1.0}) >= sure
+    assert estimate_confidence({**features, "form": 1.0}) >= sure
+
+
+@pytest.mark.parametrize("missing", ["coverage", "form"])
+def test_no_confidence_is_high_without_the_words_and_the_form_of_an_answer(missing: str) -> None:
+    features = dict.fromkeys([*FEATURES, "form"], 1.0)
+    assert estimate_confidence(features) >= 0.8
+    assert estimate_confidence({**features, missing: 0.4}) < 0.8
+
+
+def test_without_any_evidence_nothing_is_shown_and_with_all_of_it_an_answer_is() -> None:
+    assert estimate_confidence(dict.fromkeys([*FEATURES, "form"], 0.0)) < NOTHING_BELOW
+    assert estimate_confidence(dict.fromkeys([*FEATURES, "form"], 1.0)) > ANSWER_FROM
+
+
+@pytest.mark.parametrize(
+    ("confidence", "words"),
+    [(0.8, "high"), (0.79, "fair"), (0.59, "moderate"), (0.49, "low"), (0.19, "very low"), (None, "unknown")],
+)
+def test_confidence_is_described_in_words(confidence: float | None, words: str) -> None:
+    assert describe_confidence(confidence) == words
