@@ -1,4 +1,4 @@
-"""Processes that write to a KB, and die or stop where they are told to: forked from one that has loaded everything.
+"""Processes that write to a KB and die or stop at a given point, forked from one that has loaded everything.
 
 A worker notes every call after it returned: what is in its log was acknowledged.
 """
@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ from typing import IO, Any
 from pair import errors
 from pair.ai.contract import Embedder
 from pair.ai.ngram import NgramEmbedder
+from pair.blobs.local import LocalStore
 from pair.engine.settings import EngineSettings
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
@@ -137,7 +140,7 @@ def read_log(path: Path) -> list[Noted]:
 
 
 def acknowledged(path: Path) -> int:
-    """How many calls returned."""
+    """Return the number of calls that returned."""
     return sum(not each.error for each in read_log(path))
 
 
@@ -152,9 +155,32 @@ def hook(at: tuple[str, int, int] | None) -> Callable[[str], None]:
         if at is not None and name == at[0]:
             seen += 1
             if seen == at[1]:
-                os.kill(os.getpid(), at[2])
+                if at[2] == signal.SIGSTOP:
+                    _stop_without_locks()
+                else:
+                    os.kill(os.getpid(), at[2])
 
     return on_step
+
+
+def _stop_without_locks() -> None:
+    """Stop this process when no other thread changes a blob, as the one that renews the lease does.
+
+    Stopped with a lock of the local store, it would block all processes, even after its lease has ended.
+    """
+    changing = {LocalStore._replace.__code__, LocalStore.delete.__code__}
+    own = threading.get_ident()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # so that no other thread runs between the check and the signal
+    while any(
+        frame.f_code in changing
+        for thread, top in sys._current_frames().items()
+        if thread != own
+        for frame, _ in traceback.walk_stack(top)
+    ):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sys.setswitchinterval(interval)
 
 
 def work(job: Job) -> None:
@@ -216,7 +242,7 @@ class Workers:
         return self._ask(asdict(job))
 
     def wait(self, pid: int) -> int:
-        """How the process ended; or SIGSTOP, when it is only stopped."""
+        """Return how the process ended; SIGSTOP when it is only stopped."""
         return self._ask({"wait": pid})
 
     def run(self, job: Job) -> int:
