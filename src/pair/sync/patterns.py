@@ -123,6 +123,8 @@ def _translate_part(part: str) -> str:
             listed = f"^/{listed[1:]}" if listed[0] in "!^" else listed
             made.append(f"[{listed}]")
             position = end + 1
+        elif character == "[":
+            return "(?!)"  # git matches nothing with a class that is not closed
         else:
             if character == "\\" and position < len(part):
                 character = part[position]
