@@ -4,14 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check fix docs golden conformance lint-deploy bench lock system clean
+.PHONY: demo test check fix docs golden integrations dist dist-smoke conformance lint-deploy bench lock system clean
 
 demo: $(VENV)/ready
 	@BIN=$(BIN) bash examples/demo.sh
 
 # One worker more than there are cores: many tests wait for processes and servers.
 # What a browser showed in them is kept in artefacts/.
-test: $(VENV)/ready-dev system
+test: $(VENV)/ready-dev system dist-smoke integrations
 	PAIR_ARTEFACTS="$${PAIR_ARTEFACTS:-artefacts}" $(BIN)/python -m pytest -n $$(( $$(nproc) + 1 )) --dist worksteal
 
 check: $(VENV)/ready-dev
@@ -37,6 +37,19 @@ docs: $(VENV)/ready-dev
 # Records what tests/flow/test_surface.py compares: look at the difference before you commit it.
 golden: $(VENV)/ready-dev
 	cd tests && ../$(BIN)/python -m support.surface
+
+# The suites of LangChain, LlamaIndex and Haystack, against a local KB and a server.
+integrations: $(VENV)-integrations/ready
+	cd integrations && ../$(VENV)-integrations/bin/python -m pytest -n 2 --dist loadscope
+
+# The wheel and the source distribution.
+dist: $(VENV)/ready-dev
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
+# The wheel alone, in an empty environment: install, sync and ask.
+dist-smoke: dist
+	BIN=$(BIN) bash tests/support/smoke.sh
 
 # The official conformance suite of MCP, against a real server. It comes from npm, so it is not part of test.
 conformance: $(VENV)/ready-dev
@@ -67,6 +80,7 @@ lock: $(VENV)/ready-dev
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --extra s3 --extra redis --extra documents --extra code --extra otel --group image -c requirements-dev.lock -o deploy/requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --group integrations -c requirements.lock -o requirements-integrations.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev --group bench -c requirements-dev.lock -o requirements-bench.lock
 
 # Programs that the tests and benchmarks run against for real. At run level 1 none of them is started as a service.
@@ -91,6 +105,12 @@ $(VENV)/ready-dev: $(VENV)/ready requirements-dev.lock
 	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
 	@touch $@
 
+$(VENV)-integrations/ready: requirements-integrations.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)-integrations
+	$(VENV)-integrations/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-integrations.lock
+	$(VENV)-integrations/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --editable .
+	@touch $@
+
 $(VENV)-bench/ready: requirements-bench.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-bench.lock
@@ -98,4 +118,4 @@ $(VENV)-bench/ready: requirements-bench.lock pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-integrations .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,22 +1,22 @@
 """Are answers without a model right, and can their confidence be believed?
 
-    python benchmarks/answers.py [--half development|held-out] [--sets FOLDER] [--fit]
+    python benchmarks/answers.py [--questions FILE] [--sets FOLDER] [--fit]
 
-Asks the questions of `questions.jsonl` of a KB of documentation (documentation.py), with default settings and no
-language model. A question has a pattern that a right answer matches; those without a pattern cannot be answered by the
-KB. What counts is the quoted answer, or the first block where only passages are shown. 200 lines of gibberish and
-greetings are asked besides.
+Asks the questions of a file of a KB of documentation (documentation.py), with default settings and no language model. A
+question has a pattern that a right answer matches; those without a pattern cannot be answered by the KB. What counts is
+the quoted answer, or the first block where only passages are shown. 200 lines of gibberish and greetings are asked
+besides.
 
-Half of the documents, by the hash of their names, are set aside with their questions: rules and coefficients were made
-with the development half alone. `--fit` prints the coefficients that `confidence.py` has, from the development half and
-two thirds of the judged sets of FOLDER, each a folder as `pair eval` takes it. Without `--fit`, `--sets` reports how
-often the first source of an answer was judged relevant, and how questions of other sets are refused.
+Rules and coefficients were made with the questions of `questions.jsonl`; other files are held out. `--fit` prints the
+coefficients that `confidence.py` has, from `questions.jsonl` and two thirds of the judged sets of FOLDER, each a folder
+as `pair eval` takes it. It also reports what the questions get from coefficients fitted without their package of
+documentation. Without `--fit`, `--sets` reports how often the first source of an answer was judged relevant, and how
+questions of other sets are refused.
 """
 
 import argparse
 import asyncio
 import dataclasses
-import hashlib
 import itertools
 import json
 import random
@@ -36,7 +36,7 @@ from documentation import read_documentation
 from pair.evaluation.measure import is_judged_set, read_judged_set
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb, temporary_kb
-from pair.librarians.confidence import ANSWER_FROM, COEFFICIENTS, NOTHING_BELOW
+from pair.librarians.confidence import ANSWER_FROM, COEFFICIENTS, NOTHING_BELOW, estimate_confidence
 from pair.librarians.kb_librarian import KbLibrarian
 from pair.settings import Settings
 
@@ -53,6 +53,7 @@ what is this about?|what do you know?|are you there?|thank you very much|good ev
 tell me a joke|what is in this knowledge base?|hello! who are you and what can you do?|please help me"""
 GREETINGS = re.split(r"[|\n]", _GREETINGS)
 SYLLABLES = ("ka", "lo", "mi", "zu", "ter", "vop", "rin", "sha", "dun", "bek", "ool", "ish", "gra", "fen")
+FOLDS = ("python", "postgresql", "git", "man")
 PENALTY = 1.0
 JUDGED_SHARE = 0.5
 """What all judged sets together weigh in the fit, beside the questions about documentation."""
@@ -75,13 +76,16 @@ class Asked:
     weight: float = 1.0
 
 
-def read_questions(half: str) -> list[dict[str, Any]]:
-    questions = map(json.loads, QUESTIONS.read_text().splitlines())
-    return [each for each in questions if half in {"all", half_of(each.get("documents", [each["question"]])[0])}]
+def read_questions(path: Path) -> list[dict[str, Any]]:
+    return list(map(json.loads, path.read_text().splitlines()))
 
 
-def half_of(name: str) -> str:
-    return "development" if hashlib.sha256(name.encode()).digest()[0] % 2 else "held-out"
+def package_of(question: dict[str, Any], number: int) -> str:
+    """Return the package whose documents answer a question; those without an answer are spread over the packages."""
+    if "documents" not in question:
+        return FOLDS[number % len(FOLDS)]
+    name = question["documents"][0].split("/")[0]
+    return "man" if name == "debian" else name  # which has few questions
 
 
 def make_gibberish() -> list[str]:
@@ -282,9 +286,35 @@ def fit(asked: Sequence[Asked]) -> dict[str, float]:
     return dict(zip(["constant", *names], np.round(found, 2).tolist(), strict=True))
 
 
+def weigh_judged(judged: dict[str, tuple[list[Asked], list[Asked]]], count: int) -> list[Asked]:
+    """Return two thirds of the judged questions; all together weigh JUDGED_SHARE of `count`."""
+    weighed = []
+    for own, foreign in judged.values():
+        part = [each for number, each in enumerate([*own, *foreign]) if number % 3]
+        weight = JUDGED_SHARE * count / len(part) / len(judged)
+        weighed += [dataclasses.replace(each, weight=weight) for each in part]
+    return weighed
+
+
+def cross_validate(asked: Sequence[Asked], packages: Sequence[str], others: Sequence[Asked]) -> list[Asked]:
+    """Return the questions with the confidence from coefficients that were fitted without their package."""
+    judged = []
+    for package in FOLDS:
+        coefficients = fit([*(each for each, own in zip(asked, packages, strict=True) if own != package), *others])
+        for each, own in zip(asked, packages, strict=True):
+            if own == package:
+                confidence = estimate_confidence(each.features, coefficients) if each.features else 0.0
+                is_right = each.is_right_quoted and confidence >= NOTHING_BELOW
+                outcome = "nothing" if confidence < NOTHING_BELOW else "passages"
+                if confidence >= ANSWER_FROM:
+                    outcome = "answer"
+                judged.append(dataclasses.replace(each, confidence=confidence, is_right=is_right, outcome=outcome))
+    return judged
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=("development", "held-out"), default="held-out")
+    parser.add_argument("--questions", type=Path, default=QUESTIONS, help="a file of questions")
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir(), "pair-answers"), help="keeps the texts and the KB"
     )
@@ -293,15 +323,14 @@ def main() -> int:
     parser.add_argument("--fit", action="store_true", help="print coefficients")
     parser.add_argument("--verbose", action="store_true", help="print every answer")
     given: Any = parser.parse_args()
-    half = "development" if given.fit else given.half
-    questions = [(each["question"], each["kind"], match_pattern(each.get("right"))) for each in read_questions(half)]
+    questions = read_questions(QUESTIONS if given.fit else given.questions)
     with open_documentation(given.cache) as kb:
-        asked = ask_all(kb, questions)
+        asked = ask_all(kb, [(each["question"], each["kind"], match_pattern(each.get("right"))) for each in questions])
         gibberish = ask_all(kb, [(line, "gibberish", match_pattern(None)) for line in make_gibberish()])
     for each in asked if given.verbose else ():
         verdict = "right" if each.is_right else "wrong"
         print(f"\n{each.question}\n{each.outcome} {each.confidence} {verdict}\n{each.answer}")
-    report(half, asked)
+    report(given.questions.stem, asked)
     counts = Counter(each.outcome for each in gibberish)
     answered, shown = counts["answer"], counts["passages"]
     print(f"\nGibberish and greetings: {answered} answers and {shown} times passages in {len(gibberish)}")
@@ -309,13 +338,10 @@ def main() -> int:
     if judged:
         report_judged(judged)
     if given.fit:
-        every = [*asked, *gibberish[:: len(gibberish) // 20]]
-        for own, foreign in judged.values():
-            part = [each for number, each in enumerate([*own, *foreign]) if number % 3]
-            every += [
-                dataclasses.replace(each, weight=JUDGED_SHARE * len(asked) / len(part) / len(judged)) for each in part
-            ]
-        print(f"\n{json.dumps(fit(every), indent=4)}")
+        others = [*gibberish[:: len(gibberish) // 20], *weigh_judged(judged, len(asked))]
+        packages = [package_of(each, number) for number, each in enumerate(questions)]
+        report("coefficients fitted without the package", cross_validate(asked, packages, others))
+        print(f"\n{json.dumps(fit([*asked, *others]), indent=4)}")
     return 0
 
 

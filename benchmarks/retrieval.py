@@ -326,11 +326,41 @@ class ChromaWithWords:
         ]
 
 
+class Tantivy:
+    """Words alone: BM25 with English stems, in Rust."""
+
+    def __init__(self, folder: Path) -> None:
+        import tantivy
+
+        self._tantivy: Any = tantivy
+        self._asked = Asked()
+        fields = tantivy.SchemaBuilder()
+        fields.add_integer_field("document", stored=True)
+        fields.add_text_field("text", stored=True, tokenizer_name="en_stem", index_option="freq")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._index = tantivy.Index(fields.build(), path=str(folder))
+        self._searcher = self._index.searcher()
+
+    def fill(self, data: Data) -> None:
+        writer = self._index.writer(num_threads=1)
+        for piece in data.pieces:
+            writer.add_document(self._tantivy.Document(document=piece.document, text=piece.found_by))
+        writer.commit()
+        writer.wait_merging_threads()
+
+    def ask(self, question: str) -> list[tuple[int, str]]:
+        query, _ = self._index.parse_query_lenient(" ".join(self._asked.words(question)), ["text"])
+        found = self._searcher.search(query, HITS, count=False).hits
+        documents = (self._searcher.doc(place).to_dict() for _, place in found)
+        return [(each["document"][0], each["text"][0]) for each in documents]
+
+
 ENGINES: dict[str, Any] = {
     "pair": Pair,
     "LanceDB hybrid": Lance,
     "SQLite FTS5 + sqlite-vec": Sqlite,
     "Chroma + bm25s": ChromaWithWords,
+    "tantivy, words only": Tantivy,
 }
 
 

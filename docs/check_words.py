@@ -1,11 +1,14 @@
-"""Check of Markdown pages, docstrings and texts of the source for words and phrases that our style bans.
+"""Check of pages, docstrings, comments, texts and test names for words and phrases that our style bans.
 
 `make check` runs it.
 """
 
 import ast
+import io
+import itertools
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,15 +19,17 @@ BANNED = {
     r"those who|who is let in|let in|lets? others in": "name the actor; say authenticate or allow",
     r"anew": "again",
     r"told": "reported; or say who reports what",
-    r"let go|lets go of": "removed, released",
-    r"left in peace": "kept, not touched",
+    r"lets? go|letting go|lets go of": "removed, released",
+    r"(left )?in peace": "kept, not touched",
     r"under way": "running, in progress",
+    r"good order": "healthy, intact",
     r"what there is|how things stand|all that there is": "name the thing",
     r"as (it|they) (is|are|was|were)(?= *[.,;:)])": "unchanged; or say which state",
     r"gone back to|go back to|goes back to": "restored, rolled back",
     r"of (its|our|their) own(?= *[.,;:)])": "its own, separate",
-    r"the (shelf|crew|parcel|workshop|desk)": "use the term of the field",
-    r"is away|are away|went away": "is unavailable",
+    r"the desk|(?<!-)shelf|shelves|crews?|parcels?|workshop|patience": "use the term of the field",
+    r"(is|are) away|(went|goes|gone) away": "is unavailable",
+    r"telling words?": "content words",
 }
 """Words and phrases, as patterns without regard to case, and what to write instead."""
 
@@ -58,11 +63,40 @@ def list_markdown_lines() -> Iterator[tuple[str, int, str]]:
 
 
 def list_source_texts() -> Iterator[tuple[str, int, str]]:
-    """Yield the file, line number and value of each string in the source: docstrings, messages, help."""
+    """Yield the file, line number and text of each string and comment in the source, and each line of the page."""
+    for path in sorted((ROOT / "src" / "pair").rglob("*.py")):
+        name, content = path.relative_to(ROOT).as_posix(), path.read_bytes()
+        for node in ast.walk(ast.parse(content)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield name, node.lineno, node.value
+        for token in tokenize.tokenize(io.BytesIO(content).readline):
+            if token.type == tokenize.COMMENT:
+                yield name, token.start[0], token.string
+    app = ROOT / "src" / "pair" / "app"
+    for path in sorted([*app.glob("ui/*.js"), *app.glob("ui/*.html"), *app.glob("http/*.json")]):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            yield path.relative_to(ROOT).as_posix(), number, line
+
+
+def list_test_names() -> Iterator[tuple[str, int, str]]:
+    """Yield the file, line number and name of each test, as words."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if found := re.match(r"\s*(?:async )?def (test_\w+)", line):
+                yield path.relative_to(ROOT).as_posix(), number, found[1].replace("_", " ")
+
+
+def report_moods() -> int:
+    """Print each docstring of a function that begins in the third person, and return their number."""
+    count = 0
     for path in sorted((ROOT / "src" / "pair").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield path.relative_to(ROOT).as_posix(), node.lineno, node.value
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                if re.match(r"(Returns|Raises|Yields|Gives|Makes|Checks|Tells) ", text):
+                    print(f"{path.relative_to(ROOT)}:{node.lineno}: {text.split()[0]!r}: start with an imperative")
+                    count += 1
+    return count
 
 
 def report(texts: Iterator[tuple[str, int, str]]) -> int:
@@ -76,5 +110,5 @@ def report(texts: Iterator[tuple[str, int, str]]) -> int:
 
 
 if __name__ == "__main__":
-    in_pages, in_source = report(list_markdown_lines()), report(list_source_texts())
-    sys.exit(1 if in_pages or in_source else 0)
+    texts = itertools.chain(list_markdown_lines(), list_source_texts(), list_test_names())
+    sys.exit(1 if report(texts) + report_moods() else 0)

@@ -79,8 +79,14 @@ def cli_page() -> str:
     root = build()
     context = root.make_context("pair", [], resilient_parsing=True, terminal_width=HELP_COLUMNS)
     blocks = ["## pair", _fenced(root.get_help(context))]
+    common = {param.name for param in root.params}
     for name, command, below in _commands_below("pair", root, context):
-        blocks += [f"## {name}", _fenced(command.get_help(below))]
+        shared = [param for param in command.params if param.name in common]
+        for param in shared:
+            param.hidden = True
+        command.add_help_option = False
+        options = ", ".join(f"`{option}`" for param in shared for option in param.opts)
+        blocks += [f"## {name}", _fenced(command.get_help(below)), f"Shared: {options}."]
     return _page("Command line", *blocks, "## Exit status", _exit_table())
 
 
@@ -124,7 +130,8 @@ def settings_page() -> str:
     order = (
         f"`--config` names the configuration file, else `PAIR_CONFIG`, else it is the first existing file of {places}. "
         "The file is optional. A later source overrides an earlier one: default, file, named variable, "
-        f"`{settings.OVERRIDE_PREFIX}SECTION__KEY`. An unknown section or key is an error (E401). "
+        f"`{settings.OVERRIDE_PREFIX}SECTION__KEY`, as in `PAIR__KB__SOURCES_DIR`. "
+        "An unknown section or key is an error (E401). "
         "In the file, `${NAME}` becomes the value of that environment variable, which must be set; "
         "`$${NAME}` means a literal `${NAME}`. A file that you did not name counts in full only in a "
         "[trusted folder](../guides/trust.md): see [the last table](#before-a-folder-is-trusted)."
@@ -253,12 +260,16 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "past_is_read_only": {"kb_id": "default", "number": 7},
     "cannot_compare": {
         "side": "handbook.zip",
-        "reason": "it is no version of a KB",
+        "reason": "it is not a version of a KB",
         "hint": "A path begins with ./ : ./handbook.zip",
     },
     "nothing_to_compare": {"path": "./handbook.tar"},
     "answer_unreadable": {"path": "answer.json", "reason": "it is not JSON"},
     "nothing_to_reproduce": {"path": "answer.json"},
+    "receipt_unreadable": {"path": "receipt.json", "reason": "there is no such file"},
+    "no_receipt": {"reason": "it does not come from one knowledge base"},
+    "questions_invalid": {"where": "handbook/questions.jsonl:2", "reason": "the question is empty"},
+    "no_questions": {"path": "handbook"},
     "reproduce_elsewhere": {"kb_id": "payroll:default"},
     "rolled_back_meanwhile": {"kb_id": "default", "began": 7, "rolled_back": 9},
     "manifest_lost": {"kb_id": "default"},
@@ -307,7 +318,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "lock_unusable": {"lock": "pair.lock", "reason": "There is no such file."},
     "signature_refused": {
         "subject": "https://example.com/kb.zip",
-        "reason": "it is that of another key",
+        "reason": "it was made with another key",
         "signed_by": "8783464D7890B3DA",
         "expected": ["27E74BA92F4C7EEA"],
     },
@@ -344,7 +355,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "sync_running": {"holder": "process 4242"},
     "sync_state_unreadable": {
         "path": ".pair/index-cache.json",
-        "reason": "It is not whole JSON",
+        "reason": "It is not valid JSON",
         "kept_at": ".pair/index-cache.json.damaged-20260131T120000",
     },
     "no_url_matches": {"pattern": "*/guide/*"},
@@ -429,7 +440,10 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "write_waiting": {"kb_id": "handbook", "seconds": 30},
     "not_over_http": {"what": "a search with a vector"},
     "server_unreachable": {"address": "http://127.0.0.1:8080", "reason": "Connection refused"},
-    "command_line_invalid": {"reason": "No such option: --sorce", "hints": ["pair install --help"]},
+    "command_line_invalid": {
+        "reason": "Cannot run pair install: no such option: --sorce",
+        "hints": ["pair install --help"],
+    },
 }
 
 
@@ -456,8 +470,8 @@ def errors_page() -> str:
         _fenced(_tree_in_docstring()),
     ]
     texts = _texts_by_code()
-    for code, (_, meaning) in errors.CODES.items():
-        blocks += [f"## {code}", meaning[0].upper() + meaning[1:] + ".", *map(_fenced, texts[code])]
+    for code in errors.CODES:
+        blocks += [f"## {code}", *map(_fenced, texts[code])]
     blocks += ["## As JSON", _json_words(), _fenced(_json_sample(), "json")]
     return _page("Errors", *blocks)
 

@@ -60,3 +60,20 @@ printf -- '---\nteam: office\n---\n# Lunch\n\nThe clock in the canteen is two mi
 step add ./notes
 step sync
 step search "Which clock do we compare?" --filter collection=notes --filter team=field
+
+# Publish a site: the handbook answers in the browser, from any static file host.
+cd "$work/origin"
+step publish "$work/dist" handbook --version 1.1.0 --tag time --site
+"$bin/python" -u -m http.server 0 --bind 127.0.0.1 --directory "$work/dist/site/handbook" > "$work/host.log" 2>&1 &
+host=$!
+trap 'kill "$host" 2>/dev/null || true; rm -rf "$work"' EXIT
+until port=$(sed -n 's/.* port \([0-9]*\) .*/\1/p' "$work/host.log") && [ -n "$port" ]; do
+    kill -0 "$host" || { cat "$work/host.log"; exit 1; }
+    sleep 0.1
+done
+if chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
+    printf '\n$ python examples/search_site.py "%s" http://127.0.0.1:%s/ "leap second smear"\n' "$chromium" "$port"
+    HOME=$work "$bin/python" "$examples/search_site.py" "$chromium" "http://127.0.0.1:$port/" "leap second smear"
+else
+    printf '\n(Chromium is not installed, so the site is not searched here. It is in dist/site/handbook.)\n'
+fi

@@ -15,30 +15,40 @@ import pair
 SOURCE = Path(pair.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE_LINES = 600
+MAY_BE_LONG = {"errors.py": 760}  # one row for each error: a table of texts, not code
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
 MAX_PARTICIPLES = 40
 MAX_METHODS = 16
 BUDGETS = {
-    ".": (2560, 10),  # the one retry policy, the hits of a search, the state of a document, settings of collections
-    "ai": (1800, 11),  # queries tokenized without loading the library
-    "app": (8130, 35),  # response models for every 200, Markdown and progress in the terminal, uploads, collections
-    "auth": (860, 6),
+    ".": (2770, 11),  # merged hits of several KBs, collections, plain settings without pydantic, locks of both systems
+    "ai": (1850, 12),  # queries tokenized without the library, tokens for sites, vectors that come with documents
+    "app": (9820, 43),  # the OpenAI, Dify and OAuth formats, files of eight assistants, skills, subscriptions, receipts
+    "auth": (870, 6),  # descriptions in full sentences
     "blobs": (1620, 7),
-    "client": (700, 3),
-    "engine": (12530, 48),  # scores as probabilities, filters as masks, subjects and links in the graph
-    "evaluation": (320, 2),
-    "kb": (4480, 15),  # reading ahead, uploads, a sync of several KBs, collections in the configuration
+    "client": (900, 4),  # earlier versions, feedback, documents by ids, vectors, deletion by filter
+    "engine": (
+        13400,
+        50,
+    ),  # sites, full descriptions, scores as probabilities, filters as masks, links, postings of all shards as one
+    "evaluation": (410, 3),  # feedback as judgements, a gate for builds
+    "kb": (
+        5510,
+        19,
+    ),  # sites, feedback, storing, test questions, receipts, reading ahead, uploads, a sync of several KBs
     "librarians": (
-        3760,
+        3850,
         17,
     ),  # questions in seven languages, answers in three outcomes, statements of models checked, routing by evidence
-    "packages": (4970, 16),  # bundles of the Open Knowledge Format
-    "reading": (2570, 21),  # one reader for every kind of document: Office, books, mail, code, scans
-    "sources": (1160, 8),  # a protocol, and a command, site, feed and bucket that speak it
-    "sync": (3900, 15),  # named collections, ignore files, items of sources, reasons for each path
+    "packages": (4990, 16),  # bundles of the Open Knowledge Format
+    "reading": (2820, 22),  # one reader for every kind of document, navigation by its links, plain front matter
+    "sources": (
+        1170,
+        8,
+    ),  # descriptions in full sentences, a protocol, and a command, site, feed and bucket that speak it
+    "sync": (3915, 15),  # named collections, ignore files, items of sources, reasons for each path
     "testing": (850, 7),
-    "text": (2520, 10),  # blocks of evidence for answers, thirty languages, spelling, links
+    "text": (2590, 10),  # blocks of evidence for answers, what a definition is, thirty languages, spelling, links
     "web": (1060, 5),
 }
 """Lines and files of each package."""
@@ -47,7 +57,9 @@ MAY_BE_INHERITED = {"ContractValue"}
 MAY_TAKE_MANY = {
     ("app/mcp/tools.py", "search"),
     ("kb/kb.py", "search"),
+    ("kb/kb.py", "documents"),
     ("client/remote_kb.py", "search"),
+    ("client/remote_kb.py", "documents"),
     ("kb/open.py", "open_kb"),
 }
 MAY_CATCH_EVERYTHING = {
@@ -61,6 +73,7 @@ MAY_CATCH_EVERYTHING = {
 MAY_IMPORT_LATE = {
     "__init__.py",
     "ai/wordllama.py",
+    "app/cli/checks.py",
     "app/cli/entry.py",
     "app/cli/search.py",
     "app/cli/context.py",
@@ -80,6 +93,7 @@ MAY_IMPORT_LATE = {
     "kb/open.py",
     "kb/librarians.py",
     "kb/package_index.py",
+    "kb/receipts.py",
     "kb/runners.py",
     "kb/trust.py",
     "kb/installer.py",
@@ -128,7 +142,8 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def test_files_are_short_and_say_what_they_are_for() -> None:
     lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
-    assert {name: length for name, length in lengths.items() if length > MAX_FILE_LINES} == {}
+    too_long = {name: length for name, length in lengths.items() if length > MAY_BE_LONG.get(name, MAX_FILE_LINES)}
+    assert too_long == {}
     assert [name_of(path) for path in FILES if not ast.get_docstring(tree_of(path))] == []
 
 

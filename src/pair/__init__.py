@@ -52,7 +52,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # so that a type checker still refuses a misspelt name
+if not TYPE_CHECKING:  # A type checker still refuses a misspelt name.
 
     def __getattr__(name: str) -> Any:
         if name in {"errors", "librarians"}:

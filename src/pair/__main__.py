@@ -1,4 +1,4 @@
-"""python -m pair"""
+"""Run the command line: `python -m pair`."""
 
 import sys
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 _PRIVATE_DETAILS = {"path": "a local file", "folder": "a local folder", "address": "(address not shown)"}
-"""Details that messages repeat, and what remote callers read instead."""
+"""Details that messages repeat, and the words that remote callers read instead."""
 _LONGEST_NAME = 100
 _HEADER = re.compile(r"(E\d{3})(?: ([^()]+?))?(?: \((.+)\))?")
 _DOUBLE_STOP = re.compile(r"([.?!…])\.$")
@@ -197,6 +197,6 @@ _TEXT = _TextFormatter()
 
 
 def _fill(line: str, fields: Mapping[str, Any]) -> str:
-    """Format a line; where a value ends the sentence already, drop the full stop after it."""
+    """Format a line. If a value ends with a full stop, drop the one after it."""
     text = _TEXT.vformat(line, (), fields)
     return _DOUBLE_STOP.sub(r"\1", text) if line.endswith("}.") else text

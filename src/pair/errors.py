@@ -27,17 +27,18 @@ HTTP_STATUSES |= {"E610": 408, "E616": 431}
 """HTTP statuses of codes that differ from the status of their class."""
 
 SYNC_RUNNING = "E101"
+KB_UNINITIALISED = "E201"
 MANIFEST_CHANGED = "E202"
 LEASE_HELD = "E203"
 CACHE_FULL = "E205"
 STORED_DATA_DAMAGED = "E207"
 PUBLISH_UNKNOWN = "E208"
 LEASE_LOST = "E210"
-NO_SUCH_DOCUMENT = "E214"
 BUILD_LOST = "E217"
 NO_SUCH_VERSION = "E218"
 ROLLED_BACK_MEANWHILE = "E236"
 MODEL_UNREACHABLE = "E301"
+EMBEDDER_DIFFERS = "E304"
 
 _usage = functools.partial(ErrorTemplate, UsageError)
 _not_found = functools.partial(ErrorTemplate, NotFoundError)
@@ -158,7 +159,7 @@ foreign_file = _storage("""E026 existing file that pair did not make (path)
     It has a second name (a hard link), is not a regular file, or has content of another program.
     • Move it to another folder, then try again • Keep a copy: cp -p {path} {path}.mine && rm {path}""")
 release_differs = _data("""E027 package differs from the release in its feed (feed release said)
-    Cannot install {release} from {feed}: the package is another one.
+    Cannot install {release} from {feed}: the package has another name or version.
     The feed names:   {release}
     The package says: {said}
     Nothing was installed.
@@ -172,7 +173,7 @@ _not_conformant = _data("""E029 not a conformant bundle of the Open Knowledge Fo
     • Give each Markdown file front matter with a type, then try again""")
 sync_running = _conflict("""E101 another sync is running (holder)
     Cannot sync: another sync is running ({holder}).
-    • Wait until it ends • See how far it is: pair status""")
+    • Wait until it ends • See its state: pair status""")
 sync_state_unreadable = _data("""E102 sync state unreadable (path reason kept_at)
     Cannot read the sync state {path}.
     {reason!c}. The file was kept as {kept_at}; nothing else was changed.
@@ -191,7 +192,7 @@ _document_synced = _usage("""E105 synced document cannot be deleted (ids _shown)
     • Remove the file, or the line in the links file; then: pair sync""")
 kb_uninitialised = _not_found("""E201 knowledge base is empty (kb_id)
     Cannot read {kb_id}: this knowledge base is empty.
-    • Store a folder or files: pair ingest PATH --kb {kb_id} • Index the files and links of this project: pair sync""")
+    • Keep a folder in sync: pair add PATH --kb {kb_id} && pair sync • Store it once: pair ingest PATH --kb {kb_id}""")
 manifest_changed = _conflict("""E202 manifest changed during a write (kb_id)
     Cannot write to {kb_id}: another writer changed it at the same time.
     Nothing was written.
@@ -305,7 +306,7 @@ answer_unreadable = _usage("""E232 not a stored answer (path reason)
     • Store one: pair ask "QUESTION" --json > answer.json""")
 nothing_to_reproduce = _usage("""E233 answer without a retrieval record (path)
     Cannot reproduce {path}: the answer does not record how its passages were found.
-    Only answers of the librarian of a knowledge base do, since `pair reproduce` exists.
+    Only answers of a knowledge base librarian, from version 0.1 on, have this record.
     • Ask again: pair ask "QUESTION" --json > answer.json""")
 _reproduce_elsewhere = _usage("""E233 (_librarian _kb)
     Cannot reproduce the answer: its passages are on the server of the librarian {_librarian}.
@@ -322,6 +323,12 @@ manifest_lost = _data("""E237 manifest is missing, but shards or versions exist 
 _argument_invalid = _usage("""E238 argument of the wrong type (argument expected given)
     Cannot use the argument {argument}: it must be {expected}, not {given}.
     • Pass {expected}""")
+receipt_unreadable = _usage("""E251 not a receipt (path reason)
+    Cannot read the receipt {path}: {reason}.
+    • Make one: pair ask "QUESTION" --receipt receipt.json""")
+no_receipt = _usage("""E252 answer without a receipt (reason)
+    Cannot make a receipt of the answer: {reason}.
+    • Ask one knowledge base on this machine: pair ask "QUESTION" --kb ID --receipt receipt.json""")
 model_unreachable = _model("""E301 model unreachable (address reason)
     Cannot reach the model {address}.
     {reason!c}.
@@ -370,6 +377,14 @@ judged_set_invalid = _usage("""E502 judged set not understood (where reason)
 _judgements_unmatched = _usage("""E503 judgements of unknown queries or documents (path what count ids _verb _shown)
     Cannot use {path}: {count:,} {_verb} unknown {what}: {_shown}.
     • Check that ids are spelled the same in all files • Measure without these: --skip-unknown""")
+questions_invalid = _usage("""E511 test questions not understood (where reason)
+    Cannot read the test questions {where}: {reason}.
+    Each line is a JSON object with `question` and `documents`, `phrases` or `no_answer`. Nothing was asked.
+    • {{"question": "Which port?", "documents": ["ports.md"], "phrases": ["4460"]}}""")
+no_questions = _not_found("""E512 no test questions (path)
+    Cannot find test questions in {path}: there is no questions.jsonl.
+    • Write one: echo '{{"question": "Which port?", "documents": ["ports.md"]}}' > questions.jsonl
+    • Name another file: pair test --questions FILE""")
 request_invalid = _usage("""E601 request not understood (reason)
     Cannot process the request: {reason}.""")
 credentials_refused = _access("""E602 credentials missing or wrong (_reason)
@@ -444,7 +459,7 @@ def source_format_unknown(source: str, *, suggestion: str = "") -> UsageError:
 
 
 def download_failed(url: str, reason: str) -> DownloadError:
-    """Suggest checking the network only if no server answered."""
+    """Return the error of a failed download. It suggests checking the network only if no server answered."""
     if not reason.startswith("HTTP "):
         hints = ["Check internet connection", "Verify firewall settings"]
     elif reason.startswith(("HTTP 401", "HTTP 403")):
@@ -459,7 +474,7 @@ def download_failed(url: str, reason: str) -> DownloadError:
 def checksum_failed(
     subject: str, reason: str | Sequence[str], *, cache: str = "~/.pair/kb/", is_local: bool = False
 ) -> DownloadError:
-    """Take one or several lines as `reason`. `is_local`: the file was not downloaded by pair."""
+    """Return the error of a wrong checksum. `reason`: one or more lines. `is_local`: pair did not download the file."""
     reasons = [reason] if isinstance(reason, str) else list(reason)
     hints = ["Retry download", f"Clear cache: rm -rf {cache}", "Verify source integrity"]
     if is_local:

@@ -10,7 +10,6 @@ Invariants
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -20,17 +19,17 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pair import errors
+from pair import errors, system
 
 _TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.(?:\d+|[0-9a-f]{8})\.tmp")
-"""Earlier versions of pair used the process id."""
+"""The form of names in earlier versions of pair: with the process id."""
 _SCRATCH_NAME = re.compile(r"scratch-[0-9a-f]{16}")
 _HOLDER = re.compile(rb"(?:process \d+\n)?")
 
 CHUNK_BYTES = 1024 * 1024
-_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = system.DIRECTORY | system.NO_FOLLOW | system.CLOSE_ON_EXEC
 _PASS = _FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
-"""Passing through a folder needs no permission to list it."""
+"""A flag to open folders on the way: passing through a folder needs no permission to list it."""
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -106,7 +105,7 @@ def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
 
 def open_below(folder: int, name: str, flags: int, mode: int = 0o666) -> int:
     """Open a file in the folder of this descriptor, without waiting for a pipe."""
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode, dir_fd=folder)
+    return os.open(name, flags | system.NO_FOLLOW | system.CLOSE_ON_EXEC | system.NON_BLOCKING, mode, dir_fd=folder)
 
 
 def read_file(path: Path) -> bytes:
@@ -160,7 +159,7 @@ def remove_below(parent: int, name: str) -> None:
 
 
 def _empty(folder: int, top: int) -> None:
-    """Remove the files of the folder, and move its folders up to `top`: depth must not cost descriptors."""
+    """Remove the files of the folder, and move its folders up to `top`, so that depth needs no descriptors."""
     for entry in list_below(folder):
         if not _remove_unless_folder(folder, entry):
             with _open_for_removal(folder, entry):
@@ -210,7 +209,7 @@ def _enter(parent: int, name: str, flags: int, *, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with contextlib.suppress(FileExistsError):  # another process was faster
+    with contextlib.suppress(FileExistsError):  # Another process was faster.
         os.mkdir(name, dir_fd=parent)
         with closing(os.open(".", _FOLDER, dir_fd=parent)) as above:
             os.fsync(above)
@@ -219,7 +218,7 @@ def _enter(parent: int, name: str, flags: int, *, make: bool) -> int:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the whole path into errors, instead of its last name."""
+    """Name the whole path in errors, instead of its last part."""
     try:
         yield
     except OSError as fault:
@@ -310,7 +309,7 @@ def copy_atomically(source: Path, path: Path) -> None:
 
 
 def write_together(*contents: tuple[Path, bytes]) -> None:
-    """Write files that belong together: all are on disk before the first is renamed."""
+    """Write files that belong together. All are on disk before the first rename."""
     with contextlib.ExitStack() as stack:
         begun = [stack.enter_context(_temporary_file(path)) for path, _ in contents]
         for (stream, _), (_, content) in zip(begun, contents, strict=True):
@@ -381,7 +380,7 @@ def remove_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a folder that exists while the block runs. Also remove those of killed processes beside it."""
+    """Yield a folder that exists while the block runs. Also remove scratch folders of killed processes beside it."""
     with open_folder(parent, make=True) as descriptor:
         remove_abandoned(descriptor, _SCRATCH_NAME)
         name, lock = _make_scratch_folder(descriptor)
@@ -398,8 +397,8 @@ def _make_scratch_folder(parent: int) -> tuple[str, int]:
         name = f"scratch-{secrets.token_hex(8)}"
         os.mkdir(name, 0o700, dir_fd=parent)
         with contextlib.suppress(FileNotFoundError):  # another process may remove it before it is locked
-            descriptor = open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            descriptor = open_below(parent, name, os.O_RDONLY | system.DIRECTORY)
+            system.locks.lock(descriptor)
             try:
                 os.stat(name, dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError:
@@ -412,7 +411,7 @@ def remove_abandoned(parent: int, pattern: re.Pattern[str]) -> None:
     """Remove files and folders with matching names whose lock no living process holds."""
     for name in filter(pattern.fullmatch, list_below(parent)):
         with contextlib.suppress(OSError), closing(open_below(parent, name, os.O_RDONLY)) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.locks.try_lock(descriptor)
             remove_below(parent, name)
 
 
@@ -442,10 +441,10 @@ def lock_folder(folder: Path, *, on_wait: Callable[[str], None]) -> Iterator[Non
 
 def _lock(descriptor: int, on_wait: Callable[[str], None], holder: Callable[[], str]) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        system.locks.try_lock(descriptor)
     except BlockingIOError:
         on_wait(holder() or "another process")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        system.locks.lock(descriptor)
 
 
 def _holder_in_kernel(inode: int) -> str:
@@ -478,7 +477,7 @@ def describe_os_error(fault: OSError) -> str:
 
 @contextlib.contextmanager
 def storage_errors() -> Iterator[None]:
-    """Turn OS errors inside the block into E010, those of links into E025, those of foreign files into E026."""
+    """Turn OS errors inside the block into E010, errors of links into E025, and errors of foreign files into E026."""
     try:
         yield
     except OSError as fault:

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 _LONGEST_AGE_SECONDS = 2.0**31
 LONGEST_PAUSE_SECONDS = 120.0
-"""If a server asks for a longer pause, the request is not repeated."""
+"""The longest pause that a server may ask for. If it asks for a longer one, the request is not repeated."""
 _LONGEST_BACKOFF_SECONDS = 30.0
 
 _NOISE = re.compile(r"\[Errno -?\d+\]\s*|\[SSL[^\]]*\]\s*|\s*\(_ssl\.c:\d+\)")
@@ -48,7 +48,7 @@ class RequestFault(Exception):  # noqa: N818 - becomes an error of the stage tha
 
 @dataclass(eq=False)
 class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
-    """A page that could not be fetched. `status`: that of the answer, if there was one."""
+    """A page that could not be fetched. `status`: the HTTP status of the answer, if there was one."""
 
     reason: str
     kind: Literal["timeout", "error"] = field(default="error", kw_only=True)

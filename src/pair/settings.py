@@ -14,7 +14,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le
 
 from pair import errors
 from pair.ai.prompts import ModelSettings
@@ -43,6 +45,7 @@ _MOST_KEYS_SHOWN = 5
 _MOST_BYTES = 1_000_000
 _MOST_VALUES = 100_000
 _DEEPEST = 50
+_MOST_DIGITS = 18
 NAMED_VARIABLES = {
     "PAIR_KB_CACHE_DIR": ("sources", "cache_dir"),
     "PAIR_KB_DEFAULT_URL": ("sources", "default_url"),
@@ -224,7 +227,7 @@ class _ConfigValue:
 
 
 _ConfigValues = dict[str, _ConfigValue]
-"""By `section.key`."""
+"""Values by `section.key`."""
 
 
 def _expand_values(
@@ -238,10 +241,12 @@ def _expand_values(
             continue
         value, refuse_at = given.value, given.where
         if name == _ENTRIES:
-            refuse_at = ""  # other entries still work
+            refuse_at = ""  # Other entries still work.
             if isinstance(value, list):
                 value = [entry for number, entry in enumerate(value, 1) if _entry_name(number) not in ignored]
-        if name == COLLECTIONS and isinstance(value, dict):  # an ignored one stays known, so that its documents stay
+        if name == COLLECTIONS and isinstance(
+            value, dict
+        ):  # An ignored collection stays known, so that its documents are kept.
             value = {
                 key: item if f"{name}.{key}" in ignored else _expand_variables(item, variables, refuse_at)
                 for key, item in value.items()
@@ -288,10 +293,10 @@ def _list_collections(values: _ConfigValues) -> dict[str, str]:
 
 def _make_section(section: str, kind: Any, values: _ConfigValues) -> Any:
     given = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{section}.")}
-    texts = {key: item.value for key, item in given.items() if _fields(section)[key].type is str}
-    if len(texts) == len(given) and all(isinstance(text, str) and text.isprintable() for text in texts.values()):
-        return kind(**texts)
-    import pydantic  # noqa: PLC0415 - plain texts need no check, and it takes 80 ms to load
+    plain = {key: _read_plain(item.value, _fields(section)[key].type) for key, item in given.items()}
+    if None not in plain.values():
+        return kind(**plain)
+    import pydantic  # noqa: PLC0415 - plain values need no check, and it takes 80 ms to load
 
     for key, item in given.items():
         if not _is_usable(item.value):
@@ -309,6 +314,31 @@ def _make_section(section: str, kind: Any, values: _ConfigValues) -> Any:
             raise errors.settings_invalid(where, f"{name}: {first['ctx']['error']}") from fault
         reason = f"{name}: {first['msg'].lower()}, got {_clip(repr(first['input']))}"
         raise errors.settings_invalid(where, reason) from fault
+
+
+def _read_plain(value: Any, kind: Any) -> str | int | None:
+    """Return a value that is surely valid: a text, one of several texts, or a whole number. None for any other."""
+    origin, details = get_origin(kind), get_args(kind)
+    if isinstance(value, str) and value.isprintable():
+        if kind is str or (origin is Literal and value in details):
+            return value
+        if not (value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS):
+            return None
+        value = int(value)
+    if type(value) is not int or not (kind is int or (origin is Annotated and details[0] is int)):
+        return None
+    return value if all(_is_within(value, bound) for bound in details[1:]) else None
+
+
+def _is_within(value: Any, bound: Any) -> bool:
+    match bound:
+        case Gt():
+            return bool(value > bound.gt)
+        case Ge():
+            return bool(value >= bound.ge)
+        case Le():
+            return bool(value <= bound.le)
+    return False
 
 
 def _check_trust(path: Path, content: bytes, parsed: _ConfigValues) -> FolderConfig:
@@ -365,7 +395,7 @@ def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
 
 
 def _is_usable(value: Any) -> bool:
-    """Return whether the operating system accepts the text as a name, in any encoding."""
+    """Return whether the operating system accepts the text as a file name."""
     if isinstance(value, list | dict):
         return all(map(_is_usable, value.values() if isinstance(value, dict) else value))
     if not isinstance(value, str):
@@ -431,7 +461,7 @@ def compose_config(content: bytes, path: Path) -> Any:
 
 
 def _refuse_endless(root: Any, path: Path) -> None:
-    """Refuse too many values, with aliases counted each time: a few lines can expand beyond any memory."""
+    """Refuse too many values. Aliases count each time, because a few lines can expand beyond any memory."""
     waiting = [(root, 1)] if root is not None else []
     values = 0
     while waiting:

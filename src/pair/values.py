@@ -1,9 +1,10 @@
 """Frozen values that the parts of pair exchange, and checks of arguments from callers."""
 
 import datetime
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
@@ -17,12 +18,18 @@ MODES: tuple[SearchMode, ...] = get_args(SearchMode)
 DEFAULT_MODE: SearchMode = "hybrid"
 
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+_CITED_HASH_CHARACTERS = 12
 _KB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _USER_OF_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _SECRET_OF_URL = re.compile(
     r"([?&;](?:[\w.-]*(?:token|secret|password|passwd|signature|credential|api[_-]?key)|sig|auth)=)[^&;#\s]*",
     re.IGNORECASE,
 )
+
+
+def hash_text(text: str) -> str:
+    """Return the SHA-256 of a text in hexadecimal."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def redact_url(url: str) -> str:
@@ -98,15 +105,15 @@ class GraphParameters:
     decay: float = 0.85
     """The probability of continuing at each step."""
     edge_types: tuple[str, ...] | None = None
-    """Kinds of edges to follow; None for all except co-occurrence, which mentions already show."""
+    """Kinds of edges to follow; None for all kinds except co-occurrence, which mentions already show."""
     seeds: int = 5
     """Number of hits to start from."""
     question_share: float = 0.5
-    """The share of the starts that the question's own entities get, if the graph has any of them."""
+    """The share of the start weight for the entities of the question, if the graph has any of them."""
     most_common: float = 0.05
     """An entity in more than this share of the chunks is ignored."""
     most_links: int = 500
-    """The most mentions to follow in one hop, those of rare entities first."""
+    """Maximum number of mentions to follow in one hop, rare entities first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,8 @@ class SearchOptions:
     """How the modes `graph` and `adaptive` spread over the graph."""
     allow_weak: bool = False
     """Return the best passages even if none of them seems relevant."""
+    vector: Sequence[float] | None = None
+    """The vector of the query. By default the embedder of the KB computes it."""
 
     def __post_init__(self) -> None:
         check_number("max_distance", self.max_distance)
@@ -180,23 +189,30 @@ class Hit:
     end: int
     graph_score: float | None = None
     also_in: tuple[AlsoIn, ...] = ()
-    """Other places with the same text; the first 20 of them."""
+    """The first 20 other places with the same text."""
     highlights: tuple[tuple[int, int], ...] = ()
     """Start and end of each match in `text`, ascending, without overlap."""
     explanation: Mapping[str, float | str] | None = None
-    """The parts of the score, if `explain` was set."""
+    """The parts of the score; set if `explain` was requested."""
     shard: str = ""
     """The content hash of the shard that holds it."""
     also_in_count: int = 0
     """Number of other places with the same text that the search met."""
+    kb_id: str = ""
+    """The KB, if several KBs were searched."""
+
+    def cite(self, kb_id: str) -> str:
+        """Return the id of a citation of this passage: `KB/DOCUMENT#START-END@HASH`."""
+        return f"{kb_id}/{self.document_id}#{self.start}-{self.end}@{hash_text(self.text)[:_CITED_HASH_CHARACTERS]}"
 
     @property
     def lifecycle(self) -> dict[str, str]:
-        """What its document says about its state today: see `read_lifecycle`."""
+        """The state of its document today: see `read_lifecycle`."""
         return read_lifecycle(self.metadata)
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
+            **({"kb_id": self.kb_id} if self.kb_id else {}),
             "id": self.document_id,
             "chunk_id": self.chunk_id,
             "title": self.title,
@@ -221,7 +237,7 @@ class Hit:
 
 
 def read_lifecycle(metadata: Mapping[str, Any], today: str = "") -> dict[str, str]:
-    """Return the state of a document by the fields of the Open Knowledge Format; empty for one that says nothing.
+    """Return the state of a document by the fields of the Open Knowledge Format; empty if the document has none.
 
     `status`: draft or deprecated. `stale_since`: the day since which it is stale, if that day has come. `verified_by`:
     person or machine, and `verified_at`, the last time. `today`: ISO 8601; by default the day in UTC.
@@ -246,7 +262,7 @@ def read_lifecycle(metadata: Mapping[str, Any], today: str = "") -> dict[str, st
 
 
 def describe_lifecycle(state: Mapping[str, str]) -> str:
-    """Return the state of a document in a few words; "" where there is nothing to say."""
+    """Return the state of a document in a few words; "" for no state."""
     parts = [state["status"]] if "status" in state else []
     if "stale_since" in state:
         parts.append(f"stale since {state['stale_since']}")
@@ -262,6 +278,7 @@ class Hits:
 
     passages: tuple[Hit, ...]
     manifest_version: int
+    """The searched version; 0 for the hits of several KBs."""
     shards_asked: int
     partial: bool = False
     """Whether some shards could not be searched."""
@@ -275,7 +292,7 @@ class Hits:
     embedder: str = ""
     """The embedder of the KB."""
     term_weights: Mapping[str, float] = field(default_factory=dict)
-    """The weight of each word of the query in this KB: rare words weigh more. Empty if words do not count."""
+    """The weight of each query word in this KB: rare words weigh more. Empty in modes without keywords."""
     near_misses: int = 0
     """Passages that were found but are not returned, because none of them seems relevant."""
 
@@ -287,6 +304,25 @@ class Hits:
 
     def __getitem__(self, position: int) -> Hit:
         return self.passages[position]
+
+
+def merge_hits(found: Mapping[str, Hits], limit: int) -> Hits:
+    """Return the best hits of several KBs, by score. The names of the KBs are the keys.
+
+    A score estimates the same probability in every KB, so the scores of different KBs compare.
+    """
+    passages = [replace(hit, kb_id=kb_id) for kb_id, hits in found.items() for hit in hits]
+    reasons = dict.fromkeys(f"{kb_id}: {hits.reason}" for kb_id, hits in found.items() if hits.reason)
+    return Hits(
+        tuple(sorted(passages, key=lambda hit: -hit.score)[:limit]),
+        manifest_version=0,
+        shards_asked=sum(hits.shards_asked for hits in found.values()),
+        partial=any(hits.partial for hits in found.values()),
+        faults=tuple(f"{kb_id}: {fault}" for kb_id, hits in found.items() for fault in hits.faults),
+        mode_used=next(iter(found.values())).mode_used,
+        reason="" if passages else "; ".join(reasons),
+        near_misses=sum(hits.near_misses for hits in found.values()),
+    )
 
 
 # ── checks of arguments ────────────────────────────────────────────────────────────────────────────
@@ -324,7 +360,7 @@ def check_number(name: str, given: object) -> None:
 
 
 def check_texts(name: str, given: object) -> None:
-    """Raise E238 unless several strings are given; a string is not a list of its letters."""
+    """Raise E238 unless a list of strings is given; a single string is refused."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise errors.argument_invalid(name, "a list of texts", given)
     if isinstance(given, Sequence | set | frozenset):

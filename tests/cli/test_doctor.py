@@ -39,7 +39,7 @@ def test_a_project_in_use_passes_and_is_unchanged(workplace: Workplace):
     write_files(workplace.target, {"page.md": "# Page\n\nSome text."})
     assert workplace.pair("sync").status == 0
     before = stored_files(workplace)
-    workplace.pair("doctor").succeeds().prints("default: documents: 1, shards: 1", "honours conditions")
+    workplace.pair("doctor").succeeds().prints("default: 1 document in 1 shard", "conditional writes work")
     assert stored_files(workplace) == before
 
 

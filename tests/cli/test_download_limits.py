@@ -124,7 +124,7 @@ def test_a_packed_file_beside_an_archive_is_not_unpacked_without_end(
         (b'{"message": "Not Found"}', "a JSON file"),
         (gzip.compress(b"a tar"), "a gzip file"),
         (b"", "an empty file"),
-        (b"nothing that is known", "it is not a whole zip archive"),
+        (b"nothing that is known", "it is not a complete zip archive"),
         (zip_of({"../evil": "x"}), "path leads out of the archive"),
     ],
     ids=["page", "page with comment", "xml", "json", "gzip", "empty", "else", "hostile"],

@@ -136,3 +136,41 @@ def test_an_interrupted_measurement_leaves_nothing_behind(project: Workplace) ->
     _, told = running.communicate(timeout=60)
     assert (running.returncode, "Interrupted" in told) == (130, True)
     assert left_behind(project) == []
+
+
+# ── a gate for builds ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_figure_that_is_too_low_fails_the_command_and_is_named(project: Workplace) -> None:
+    asked = ["eval", "asked", "--mode", "keyword"]
+    good = project.pair(*asked, "--min", "ndcg@10=0.9", "--min", "MRR@10 = 1").succeeds()
+    assert "Passed: no figure is below" in good.stdout
+    report = project.pair(*asked, "--json").succeeds()
+    write_files(project.folder, {"last.json": report.stdout})
+    assert project.pair(*asked, "--baseline", "last.json", "--json").succeeds().json["failures"] == []
+    write_files(project.folder, {"asked/qrels.tsv": "q1\tdeploy\t1\nq2\tlunch\t1\nq3\tleap\t1\n"})
+    worse = project.pair(*asked, "--min", "ndcg@10=0.9", "--baseline", "last.json")
+    assert worse.status == 1
+    assert "Failed: 5 figures are too low." in worse.stdout
+    assert "keyword   ndcg@10    0.667, the least value is 0.900" in worse.stdout
+    assert "keyword   mrr@10     0.667, the baseline is 1.000" in worse.stdout
+    assert project.pair(*asked, "--baseline", "last.json", "--tolerance", "0.4").succeeds()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["asked", "--min", "ndcg@11=0.5"], "E402"),
+        (["asked", "--min", "ndcg@10=1.5"], "E402"),
+        (["asked", "--baseline", "asked/qrels.tsv"], "E502"),
+        (["asked", "--baseline", "nowhere.json"], "E010"),
+        (["asked", "--feedback"], "E402"),
+        ([], "E402"),
+        (["--feedback"], "E201"),
+    ],
+)
+def test_a_gate_that_cannot_be_checked_fails_before_anything_is_built(
+    project: Workplace, options: list[str], code: str
+) -> None:
+    assert project.pair("eval", *options, "--json").error_code == code
+    assert left_behind(project) == []

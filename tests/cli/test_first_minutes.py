@@ -98,8 +98,8 @@ def test_no_results_say_what_to_try(project: Workplace) -> None:
 @pytest.mark.parametrize(
     ("arguments", "hints"),
     [
-        (["init"], ["pair ingest ./docs", "pair install --source ./docs"]),
-        (["sync", "./docs"], ["pair ingest ./docs", "pair add ./docs, then: pair sync"]),
+        (["init"], ["pair add ./docs && pair sync", "pair ingest ./docs", "pair install --source ./docs"]),
+        (["sync", "./docs"], ["pair ingest ./docs", "pair add ./docs && pair sync"]),
         (["query", "leap", "seconds"], ["pair search leap seconds"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,

@@ -13,8 +13,8 @@ SOUND: dict[str, str | bytes] = {
 }  # fmt: skip
 BROKEN = {
     "bomb.odt": (declare_size(odt(), "content.xml", 64_000_000), "unpacks to more than 64,000,000 bytes"),
-    "cut.pptx": (pptx()[:-40], "is damaged, or no .pptx"),
-    "empty.xlsx": (b"", "is damaged, or no .xlsx"),
+    "cut.pptx": (pptx()[:-40], "is damaged, or not a .pptx file"),
+    "empty.xlsx": (b"", "is damaged, or not a .xlsx file"),
     "secret.xlsx": (OLE + "EncryptedPackage".encode("utf-16-le"), "is encrypted"),
 }
 

@@ -4,12 +4,15 @@ import json
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+import yaml
 from mcp import Client
 
+from pair.app.mcp.client_config import Client as Assistant
 from pair.values import Document
 from support.assistants import called, checked_tools, over_stdio, refusal
 from support.command import PAIR, Workplace
@@ -67,7 +70,13 @@ def greeted(process: "subprocess.Popen[str]") -> None:
 
 def test_an_assistant_on_this_machine_finds_reads_and_asks_and_writes_nothing(project: Workplace):
     async def work(client: Client) -> None:
-        assert checked_tools((await client.list_tools()).tools) == ["search", "fetch", "ask", "list_kbs"]
+        assert checked_tools((await client.list_tools()).tools) == [
+            "search",
+            "fetch",
+            "ask",
+            "list_kbs",
+            "feedback",
+        ]
         found = await called(client, "search", query="how do I roll back?", limit=1)
         assert "make rollback" in found["results"][0]["text"]
         assert "make rollback" in (await called(client, "fetch", id=found["results"][0]["id"]))["text"]
@@ -148,13 +157,73 @@ def test_a_dry_run_prints_the_file_and_writes_none(project: Workplace):
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [(["--project", "nowhere"], "E402"), (["--kb", "../x"], "E212")],
-    ids=["no folder", "no name"],
+    [
+        (["--project", "nowhere"], "E402"),
+        (["--kb", "../x"], "E212"),
+        (["--install", "claude", "--remove", "cursor"], "E402"),
+        (["--name", "x"], "E402"),
+    ],
+    ids=["no folder", "no name", "two tasks", "a name for nothing"],
 )
 def test_what_makes_no_sense_is_refused(project: Workplace, options: list[str], code: str):
     done = project.pair("mcp", *options)
     assert (done.status, done.stdout) == (1, "")
     assert f"Code: {code}" in done.stderr
+
+
+@pytest.mark.parametrize("assistant", get_args(Assistant))
+def test_every_assistant_has_an_entry_that_starts_the_server_and_can_be_removed(
+    assistant: str, project: Workplace, tmp_path: Path
+):
+    done = project.pair("mcp", "--install", assistant, "--json").json
+    path = Path(done["path"])
+    read = tomllib.loads if path.suffix == ".toml" else json.loads
+    (servers,) = read(path.read_text()).values()
+    entry = servers[done["name"]]
+    assert entry == done["server"]
+
+    async def work(client: Client) -> None:
+        assert (await called(client, "search", query="lunch", limit=1))["results"][0]["id"] == "kb://default/lunch.md"
+
+    over_stdio(tmp_path, project.environment, work, command=[entry["command"], *entry["args"]])
+    assert project.pair("mcp", "--install", assistant, "--json").json["outcome"] == "unchanged"
+    assert project.pair("mcp", "--remove", assistant, "--json").json["outcome"] == "removed"
+    assert done["name"] not in path.read_text()
+
+
+def test_the_entry_can_be_printed_for_any_other_assistant(project: Workplace):
+    printed = json.loads(project.pair("mcp", "--print", "--name", "docs").stdout)
+    assert printed["mcpServers"]["docs"]["args"][-2:] == ["--project", str(project.folder)]
+
+
+def test_a_skill_and_a_plugin_are_written_for_a_kb(project: Workplace, tmp_path: Path):
+    folder = tmp_path / "plugin"
+    done = project.pair("skill", str(folder), "--kb", "notes", "--name", "Our Notes!", "--json").json
+    assert (done["name"], done["changed"]) == ("our-notes", 3)
+    manifest = json.loads((folder / ".claude-plugin" / "plugin.json").read_text())
+    _, head, body = (folder / "skills" / "our-notes" / "SKILL.md").read_text().split("---\n", 2)
+    about = yaml.safe_load(head)
+    assert about["name"] == manifest["name"] == "our-notes"
+    assert about["description"] == manifest["description"]
+    assert "vault.md" in about["description"]
+    assert len(about["description"]) <= 1024
+    assert '`kb: "notes"`' in body
+    entry = json.loads((folder / ".mcp.json").read_text())["mcpServers"]["pair"]
+
+    async def work(client: Client) -> None:
+        assert "nine" in (await called(client, "search", query="When does the vault open?"))["results"][0]["text"]
+
+    over_stdio(tmp_path, project.environment, work, command=[entry["command"], *entry["args"]])
+    assert project.pair("skill", str(folder), "--kb", "notes", "--name", "Our Notes!", "--json").json["changed"] == 0
+    (folder / ".mcp.json").write_text("{}")
+    refused = project.pair("skill", str(folder), "--kb", "notes", "--name", "our-notes", "--json")
+    assert refused.error_code == "E402"
+    assert (folder / ".mcp.json").read_text() == "{}"
+    assert (
+        project.pair("skill", str(folder), "--kb", "notes", "--name", "our-notes", "--force", "--json").json["changed"]
+        == 1
+    )
+    assert project.pair("skill", str(folder), "--kb", "nowhere", "--json").error_code == "E201"
 
 
 def test_the_sdk_is_loaded_for_assistants_only():

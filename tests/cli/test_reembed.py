@@ -133,7 +133,7 @@ def test_an_interrupted_run_leaves_the_kb_unchanged(filled: Workplace) -> None:
         running.send_signal(signal.SIGINT)
         server.go_on.set()
         _, told = running.communicate(timeout=60)
-        assert running.returncode == 130
+        assert running.returncode == 130, told
         assert "Interrupted" in told
         assert filled.pair("search", "item7", "--json").json["results"][0]["id"] == "notes/7.md"
         done = filled.pair(*command, "--json", **remote)

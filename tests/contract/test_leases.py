@@ -212,7 +212,7 @@ def test_absent_redis_is_reported_without_the_password() -> None:
     leases.close()
 
 
-def test_redis_that_goes_away_while_work_lasts_loses_the_lease(tmp_path: Path) -> None:
+def test_a_lease_is_lost_if_redis_becomes_unavailable_during_work(tmp_path: Path) -> None:
     clock = ManualClock()
     with running_redis(tmp_path) as server:
         leases = on_redis(server.url, prefix="x:")

@@ -215,8 +215,9 @@ def clone(workplace: Workplace) -> Workplace:
         copy.write_bytes(path.read_bytes())
     commands = workplace.folder.parent / "bin"
     commands.mkdir()
-    (commands / "pair").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pair "$@"\n')
-    (commands / "pair").chmod(0o755)
+    for name, options in (("pair", " -m pair"), ("python", "")):
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{options} "$@"\n')
+        (commands / name).chmod(0o755)
     workplace.environment["PATH"] = f"{commands}:{workplace.environment['PATH']}"
     del workplace.environment["PAIR__ENGINE__EMBEDDER"]  # the reader has the default
     return workplace
@@ -268,6 +269,7 @@ def test_the_demo_that_the_readme_names_runs(clone: Workplace) -> None:
     assert "Ready to search: 43 documents in default, version 1 (1 of 1 shard new)." in printed
     assert "0 added, 0 removed, 1 changed" in printed
     assert "Restored version 1 (handbook 1.0.0) of default as version 3: 43 documents." in printed
+    assert "  foundations/leap-smear.md\n" in printed.partition("examples/search_site.py")[2]
 
 
 def test_the_quickstart_guide_prints_what_it_says(clone: Workplace) -> None:

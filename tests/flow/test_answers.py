@@ -161,7 +161,7 @@ def test_what_the_kb_does_not_hold_is_refused_with_the_nearest_titles(kb: Knowle
     assert (response.confidence or 0.0) < 0.2
 
 
-def test_where_a_telling_word_is_unknown_passages_are_shown_without_a_claim(kb: KnowledgeBase) -> None:
+def test_passages_are_shown_without_a_claim_if_a_content_word_is_unknown(kb: KnowledgeBase) -> None:
     response = ask(kb, "How many partitions can a Kafka topic of the server have?")
     assert response.metadata["outcome"] == "passages"
     first, *blocks = str(response.answer).split("\n\n")

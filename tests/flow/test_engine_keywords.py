@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pair.engine.format.manifest import Manifest, from_bytes
-from pair.engine.query.bm25 import KeywordPart, KeywordSearch
+from pair.engine.query.bm25 import KeywordSearch
+from pair.engine.query.postings import KeywordPart
 from pair.engine.storage.shard_cache import ShardCache
 from pair.testing.clock import ManualClock
 from pair.text.tokenizer import parse_query

@@ -99,7 +99,7 @@ def applied(model: Model, calls: list[Call]) -> Model:
 
 def state_of(kb: KnowledgeBase) -> Model:
     """Return the listed documents; {} before the first write."""
-    if kb.stats() is None:
+    if not kb.stats().manifest_version:
         return {}
     stored = kb.documents(limit=1000)
     assert [each.id for each in stored] == sorted({each.id for each in stored}), "each once, in order"

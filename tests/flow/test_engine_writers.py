@@ -133,7 +133,7 @@ def test_writers_compactor_collector_and_reader_do_not_get_in_each_others_way(wo
 def seen_while_alive(reader: KnowledgeBase, pids: list[int]) -> Iterator[int]:
     """Search until all of these have ended; gives the versions of the manifest that were searched."""
     while any(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" for pid in pids):
-        if reader.stats() is not None:
+        if reader.stats().manifest_version:
             hits = reader.search_vector([0.0] * 8, limit=1000)
             assert not hits.partial
             assert len({hit.chunk_id for hit in hits}) == len(hits)

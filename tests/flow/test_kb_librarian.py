@@ -12,10 +12,10 @@ import pair
 from pair.ai.prompts import ModelSettings
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
-from pair.librarians.citations import content_sha256, parse_citation_id
+from pair.librarians.citations import parse_citation_id
 from pair.librarians.prompting import REFUSAL
 from pair.settings import Settings
-from pair.values import Document
+from pair.values import Document, hash_text
 from support.engine_parts import engine_settings, stats_of
 from support.librarians import code
 from support.model_server import Answer, ModelServer
@@ -82,7 +82,7 @@ def test_a_citation_is_enough_to_find_the_passage_again(kb: KnowledgeBase) -> No
     assert place is not None
     text = kb.document(provenance.document_id).text
     assert text[provenance.start : provenance.end] == source.quote
-    assert content_sha256(source.quote) == provenance.content_sha256
+    assert hash_text(source.quote) == provenance.content_sha256
     assert place.is_still(source.quote)
     assert provenance.manifest_version == stats_of(kb).manifest_version
     assert re.fullmatch("[0-9a-f]{64}", provenance.shard)

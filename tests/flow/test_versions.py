@@ -78,7 +78,7 @@ def test_no_copies_are_made_where_no_versions_are_kept(ground: Ground) -> None:
         assert (kept(kb), copies(ground)) == ([2], [])
 
 
-def test_more_versions_than_a_manifest_remembers_are_listed_and_gone_back_to(ground: Ground) -> None:
+def test_more_versions_than_a_manifest_remembers_are_listed_and_restored(ground: Ground) -> None:
     with ground.with_policy(keep_versions=200).open() as kb:
         for number in range(150):
             paint(kb, f"colour-{number}", "door")
@@ -332,7 +332,7 @@ def test_each_copy_is_the_manifest_that_was_published(ground: Ground) -> None:
         assert kept_copy.data == to_bytes(published.make_copy())
 
 
-def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_gone_back_to(ground: Ground) -> None:
+def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_restored(ground: Ground) -> None:
     with ground.with_policy(keep_versions=0).open() as kb:
         paint(kb, "red")
     with ground.open() as kb:

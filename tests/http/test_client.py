@@ -56,7 +56,8 @@ def here(folder: Path, kb_id: str) -> KnowledgeBase:
 
 def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
     """Use every method of a KB and return what a program sees."""
-    seen: list[Any] = [kb.kb_id, kb.stats()]
+    seen: list[Any] = [kb.kb_id, kb.stats(), kb.count(), kb.facets("year"), kb.existing_ids(["a"])]
+    seen += [kb.delete(["a"]), kb.delete(filter={"year": 2020}), refusal(kb.documents), refusal(lambda: kb.search("x"))]
     seen.append(kb.upsert(HANDBOOK))
     told: list[Any] = []
     seen.append(
@@ -76,6 +77,10 @@ def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
     either = {"$or": [{"year": 2026}, {"tags": {"contains": "food"}}]}
     for chosen in (either, {"year": {"exists": False}}, ["year?", "year!=2020"], None):
         seen += [kb.documents(filter=chosen), kb.count(filter=chosen), kb.facets("year", filter=chosen, limit=2)]
+    seen += [kb.documents(ids=["..", "absent", "deploy.md"], vectors=True), kb.existing_ids(["..", "absent"])]
+    seen += [kb.documents(ids=["..", "deploy.md"], limit=1).next, kb.documents(ids=["..", "deploy.md"], after="..")]
+    seen += [kb.documents(vectors=True, filter={"year": 2026}), kb.documents(ids=[])]
+    seen += search_by_vector(kb)
     seen += [kb.documents(contains="lunch"), kb.documents(limit=1).next, kb.count(owner="sync")]
     for wrong in (
         lambda: kb.count(filter={"$or": 1}),
@@ -93,12 +98,26 @@ def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
     seen += [answer.answer, answer.partial, answer.error, [(each.name, each.quote) for each in answer.sources]]
     nobody = asyncio.run(kb.ask("Anybody?", first="nobody")).error
     seen.append(nobody.code if nobody else None)
+    seen += [kb.upsert([Document("given", "", metadata={"year": 1}, vector=[0.5] * 384)]), kb.delete(filter=["year=1"])]
     seen += [kb.delete(["..", "absent"]), [each.id for each in kb.documents()]]
     stats = stats_of(kb)
     seen += [stats.documents, stats.chunks, stats.embedder, stats.dimension, stats.manifest_version]
     care = kb.maintenance
     seen += [care.compact(everything=True), care.collect(grace_seconds=0), care.sweep().evicted_ttl]
     return seen
+
+
+def search_by_vector(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
+    [document] = kb.documents(ids=["deploy.md"], vectors=True)
+    assert document.vector is not None
+    near = kb.search_vector(document.vector, limit=2)
+    assert near[0].document_id == "deploy.md"
+    narrow = kb.search_vector(document.vector, filter={"year": 2020}, max_distance=3.0)
+    # The vector of the query is that of another document: only the words choose this one.
+    steered = kb.search("lunch", limit=3, options=SearchOptions(vector=document.vector, allow_weak=True, diversity=0.3))
+    wrong = refusal(lambda: kb.search_vector([1.0])), refusal(lambda: kb.search_vector(["x"]))  # type: ignore[list-item]
+    found = [[dataclasses.replace(hit, shard="") for hit in hits] for hits in (near, narrow, steered)]
+    return [*found, *wrong, [hit.cite(kb.kb_id) for hit in near]]
 
 
 def refusal(work: Callable[[], object]) -> tuple[type, str]:
@@ -140,17 +159,15 @@ def test_files_of_the_server_are_synced_when_asked(server: Served):
 def test_what_http_cannot_carry_is_refused_before_anything_is_sent():
     with pair.connect("http://127.0.0.1:9", retries=0) as kb:
         for work in (
-            lambda: kb.search_vector([0.0, 1.0]),
+            lambda: kb.search_vector([0.0, 1.0], exact=True),
             lambda: kb.search("x", exact=True),
-            lambda: kb.search("x", options=SearchOptions(diversity=0.5)),
+            lambda: kb.documents(ids=["a"], contains="x"),
             lambda: kb.search("x", options=SearchOptions(graph=GraphParameters(hops=2))),
             lambda: kb.upsert([], owner="sync"),
             lambda: kb.delete(owner="ingest"),
-            lambda: kb.delete(filter={"year": 2020}),
         ):
             assert refusal(work) == (errors.UsageError, "E620")
         for document in (
-            Document("v", "text", vector=[1.0]),
             Document("", "text"),
             Document("blank", " "),
             Document("n", "text", metadata={"x": float("nan")}),

@@ -289,7 +289,7 @@ def test_everything_below_v1_has_errors_of_one_shape_and_the_rest_keeps_its_own(
         stranger.chat.completions.create(model="pair", messages=ROLLBACK)
     assert (api_error(caught.value)["code"], api_error(caught.value)["type"]) == ("E602", "authentication_error")
     key = chat.key("read")
-    nowhere = chat.server.get("/v1/embeddings", key=key)
+    nowhere = chat.server.get("/v1/nothing", key=key)
     assert error_of(nowhere) == (404, "E604")
     assert nowhere.json()["error"].keys() == {"message", "type", "param", "code"}
     assert chat.server.get("/nowhere").json()["error"].keys() == {"code", "message", "recoverable", "suggestion"}

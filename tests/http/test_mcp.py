@@ -15,7 +15,7 @@ from mcp_types import TextResourceContents
 from support.assistants import MODES, called, checked_tools, over_http, refusal, text_of, tokens_in
 from support.served import BURST, Keyed, Served, error_of
 
-READING = ["search", "fetch", "ask", "list_kbs"]
+READING = ["search", "fetch", "ask", "list_kbs", "feedback"]
 LONG = "".join(f"Sentence number {number} says that soup № {number} is “hot”. " for number in range(6000))
 ODD = "büro/früh?stück #1 %41.md"
 CALL = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": %s}'
@@ -54,7 +54,8 @@ def test_the_tools_are_few_and_always_in_the_same_order(plain: Served, mode: str
     first, second = over_http(plain.url, work, mode=mode)
     assert first == second
     assert checked_tools(first) == READING
-    assert all(tool.annotations.read_only_hint for tool in first)
+    assert all(tool.annotations.read_only_hint for tool in first[:4])
+    assert first[4].annotations.destructive_hint is False
 
 
 def test_all_tools_together_are_short_too(writable: Keyed):
@@ -63,7 +64,7 @@ def test_all_tools_together_are_short_too(writable: Keyed):
 
     tools = over_http(writable.server.url, work, key=writable.key("write"))
     assert checked_tools(tools) == [*READING, "ingest", "delete"]
-    writing = {tool.name: tool.annotations for tool in tools[4:]}
+    writing = {tool.name: tool.annotations for tool in tools[5:]}
     assert all(each.read_only_hint is False and each.destructive_hint for each in writing.values())
 
 
@@ -467,3 +468,29 @@ def test_an_answer_has_the_outcome_that_its_librarian_reports(tmp_path: Path):
         assert over_http(server.url, work)["outcome"] == "nothing"
         answer = server.post("/librarians/vault/ask", {"query": "What is new?"}).json()
         assert answer["metadata"]["outcome"] == "nothing"
+
+
+# ── subscriptions ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_client_hears_of_a_new_version_of_a_kb_and_of_a_document(writable: Keyed):
+    server, key = writable.server, writable.key("write")
+    server.ingest({"a.md": "The gate opens at nine.", "b.md": "The wall is high."}, kb_id="watched", key=key)
+    watched = ["kb://watched", "kb://watched/a.md", "kb://watched/b.md"]
+
+    async def work(client: Client) -> list[str]:
+        async with client.listen(resource_subscriptions=watched) as events:
+            await asyncio.to_thread(server.ingest, {"a.md": "The gate opens at ten."}, kb_id="watched", key=key)
+            return sorted([(await anext(events)).uri, (await anext(events)).uri])  # type: ignore[union-attr]
+
+    assert over_http(server.url, work, key=key, mode="2026-07-28") == watched[:2]
+
+
+@pytest.mark.parametrize("uri", ["kb://vault", "kb://vault/secret.md", "https://example.com"])
+def test_a_resource_that_the_caller_may_not_read_is_not_watched(writable: Keyed, uri: str):
+    async def work(client: Client) -> None:
+        with pytest.raises(MCPError):
+            async with client.listen(resource_subscriptions=[uri]) as events:
+                await anext(events)
+
+    over_http(writable.server.url, work, key=writable.key("read", "default"), mode="2026-07-28")

@@ -174,6 +174,7 @@ def test_modes_filters_and_scores_are_shown(viewer: Viewer):
         expect(page.locator(".hit")).to_have_count(1)
         page.get_by_label("Mode").select_option("keyword")
         expect(page).to_have_url(re.compile("mode=keyword"))
+        expect(page.locator("#hits[aria-busy]")).to_have_count(0)
         page.locator(".why summary").click()
         expect(page.locator(".why dl")).to_contain_text("keyword")
         expect(page.locator(".why dl")).to_contain_text("BM25")
@@ -240,6 +241,12 @@ def test_an_empty_kb_says_what_to_do_on_every_view(viewer: Viewer):
         with viewer.page(f"#/{view}", allowed=("400",)) as page:
             expect(page.locator(".view:not([hidden])")).to_contain_text("This knowledge base is empty")
             assert page.get_by_role("alert").count() == 0
+
+
+def test_a_question_to_a_new_server_says_what_to_do(browser: Browser, tmp_path: Path):
+    with Served(tmp_path / "project") as new, Viewer(browser, new.url).page("#/ask?q=tea", allowed=("404",)) as page:
+        expect(page.locator(".answer")).to_contain_text("This knowledge base is empty")
+        assert page.get_by_role("alert").count() == 0
 
 
 # ── Markdown ───────────────────────────────────────────────────────────────────────────────────────

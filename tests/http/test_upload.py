@@ -98,7 +98,7 @@ def test_a_repeated_key_replays_the_response_to_the_same_file_alone(plain: Serve
         ("picture.bin", b"\x89PNG\xff\x00", "not text in any known charset"),
         ("empty.txt", b"", "it holds no text"),
         ("blank.md", b"---\ntitle: Nothing\n---\n\n", "it holds no text"),
-        ("words.pdf", b"just words", "no PDF"),
+        ("words.pdf", b"just words", "not a PDF file"),
     ],
 )
 def test_a_file_without_text_is_refused_with_the_reason(plain: Served, name: str, content: bytes, reason: str):

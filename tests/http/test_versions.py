@@ -17,7 +17,7 @@ def painted(server: Served, kb_id: str) -> None:
     server.request("DELETE", f"/rag/docs/roof.md?kb_id={kb_id}")
 
 
-def test_versions_are_listed_compared_and_gone_back_to(plain: Served) -> None:
+def test_versions_are_listed_compared_and_restored(plain: Served) -> None:
     painted(plain, "painted")
     listed = plain.get("/rag/versions", params={"kb_id": "painted"}).json()
     assert listed.keys() == EXAMPLES["VersionListResponse"].keys()

@@ -12,6 +12,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "lt": operator.lt,
     "lte": operator.le,
     "prefix": str.startswith,
+    "substring": operator.contains,
+    "substring_ignore_case": lambda text, wanted: wanted.casefold() in text.casefold(),
 }
 
 

@@ -229,9 +229,9 @@ def _with(id: str, reason: str, *entries: Entry) -> Hostile:
 
 _OUT, _ABSOLUTE, _BACKSLASH = "leads out of the archive", "absolute path", "backslash"
 _CONTROL, _EMPTY, _ENDING, _RESERVED = "control character", "empty part", "ends in a dot or a space", "on Windows"
-_SPECIAL, _TWICE, _ALIKE, _BOTH = "special file", "one name", "case or accents", "folder too"
+_SPECIAL, _TWICE, _ALIKE, _BOTH = "special file", "one name", "case or accents", "name of a folder"
 _RATIO, _TOTAL, _SHARED, _CROWD = "times its size", "it unpacks to", "share the same bytes", "more than 100000"
-_NOT_WHOLE, _DAMAGED, _OWN = "not a whole zip", "damaged entry", "reserved for pair"
+_NOT_WHOLE, _DAMAGED, _OWN = "not a complete zip", "damaged entry", "reserved for pair"
 _VERSIONED = "belongs to version control"
 _LENGTH, _OUTSIDE = "another length than declared", "outside the archive"
 

@@ -35,6 +35,9 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     cut_after: int | None = None
     """The number of words that are sent of a streamed reply."""
+    held_after: int | None = None
+    """The number of words of a streamed reply after which the rest waits for `release`."""
+    release: threading.Event = field(default_factory=threading.Event)
     delay_seconds: float = 0.0
     """Ends early when the server does."""
 
@@ -175,6 +178,8 @@ class _Handler(QuietHandler):
             if number == answer.cut_after:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
+            if number == answer.held_after:
+                answer.release.wait(20)
             event["choices"] = [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
         event["choices"] = [{"index": 0, "delta": {}, "finish_reason": "stop"}]

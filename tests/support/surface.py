@@ -86,6 +86,8 @@ _STABLE = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00| UTC)?", "<time>"),
     (r"\b(pair_|pk_)[\w-]{16,}", "<key>"),
     (r"\b[0-9a-f]{12,64}\b", "<hex>"),
+    (r"(?m)^\d0?% of .*\n", ""),  # a slow run reports its progress
+    (r"(?m)^(100% of [^,\n]*), .*/s$", r"\1"),
     (r"\b\d+(\.\d+)? ?(B|kB|MB|GB|bytes)\b", "<size>"),
     (r"\b\d+(\.\d+)? ?(ms|s|seconds)\b", "<duration>"),
     (r'("(?:took_ms|executionTimeMs|\w*bytes|seconds|mtime_ns|ctime_ns|inode|generation)": ?)[\d.e-]+', r"\1<number>"),

@@ -1,6 +1,9 @@
 """Settings: where they come from, which wins, and what is said about a wrong one."""
 
 import datetime
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -449,3 +452,32 @@ def test_a_variable_that_is_not_set_is_the_fault_of_its_librarian_alone():
 
 def test_librarians_that_are_no_list_are_refused_with_their_line():
     assert "config.yaml:2" in refusal_of("librarians:\n  entries: 7\n").message
+
+
+# ── plain values ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_plain_values_are_read_without_loading_pydantic(folder: Path) -> None:
+    variables = {"CHUNK_SIZE_BYTES": "700", "GRAPH": "off", "KEEP_VERSIONS": "0", "STORE": "somewhere"}
+    code = (
+        "import sys; from pair.settings import Settings; engine = Settings.load().engine;"
+        "print(engine.chunk_size_bytes, engine.graph, engine.keep_versions, engine.store, 'pydantic' in sys.modules)"
+    )
+    environment = {**os.environ, **{f"PAIR__ENGINE__{name}": value for name, value in variables.items()}}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["700", "off", "0", "somewhere", "False"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ENGINE__CHUNK_SIZE_BYTES", "-1"),
+        ("ENGINE__KEEP_VERSIONS", "1" * 40 + "x"),
+        ("ENGINE__BUILD_ATTEMPTS", "0"),
+        ("ENGINE__QUERY_SHARD_FANOUT", "65"),
+        ("ENGINE__GRAPH", "OFF"),
+        ("ENGINE__KEEP_VERSIONS", "²"),
+    ],
+)
+def test_a_plain_value_out_of_range_is_refused(name: str, value: str) -> None:
+    assert name.partition("__")[2].lower() in str(refusal_of(**{f"PAIR__{name}": value}))

@@ -23,7 +23,7 @@ _Known = TypeVar("_Known")
 
 @dataclass(eq=False)
 class LruCache(Generic[_Known]):
-    """Values of recent words in two halves; a full young half replaces the old one. Thread-safe."""
+    """A cache of values by word, in two generations: a full young one replaces the old one. Thread-safe."""
 
     most_words: int
     _young: dict[str, _Known] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class LruCache(Generic[_Known]):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def recall(self, words: Collection[str]) -> tuple[dict[str, _Known], list[str]]:
-        """Return the known values, and the words without one."""
+        """Return the known values, and the words without a value."""
         known: dict[str, _Known] = {}
         unknown: list[str] = []
         with self._lock:
@@ -56,7 +56,7 @@ class LruCache(Generic[_Known]):
 
 
 def rate_tokens(text: str, tokens: int) -> float:
-    """Return from 0 to 1 how well a tokenizer knows the language of a text, given the number of its tokens.
+    """Return how well a tokenizer knows the language of a text, from 0 to 1, by the number of tokens in the text.
 
     In a language of its training data a token has two characters or more; other texts are spelled out by character.
     """
@@ -74,7 +74,7 @@ class CachingEmbedder:
 
     @functools.cached_property
     def _embed_query(self) -> "functools._lru_cache_wrapper[Vectors]":
-        # It holds no lock while a model computes, which may take seconds. Two callers may compute the same query.
+        # No lock is held while a model computes, which may take seconds. So two callers may compute the same query.
         return functools.lru_cache(self.cache_size)(functools.partial(_embed_query, self.embedder))
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-if TYPE_CHECKING:  # summaries do not load numpy
+if TYPE_CHECKING:  # Summaries do not load numpy.
     import numpy as np
     import numpy.typing as npt
 
@@ -12,20 +12,22 @@ Vectors: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class Summariser(Protocol):
-    """Describes sources. Thread-safe."""
+    """A summariser, which describes sources. Thread-safe."""
 
     @property
     def model_calls(self) -> int:
-        """The number of requests to a model so far, with retries."""
+        """The number of requests to a model so far, including retries."""
         ...
 
     def summarise(self, source_id: str, text: str) -> str:
-        """Return one to six lines without a blank one; "" for a blank text. Raises ModelError (E301, E302)."""
+        """Return one to six lines, none of them blank; "" for a blank text. Raises ModelError (E301, E302)."""
         ...
 
 
 class Embedder(Protocol):
-    """Makes vectors of texts. Thread-safe. The vector of a text does not depend on the other texts of a batch."""
+    """An embedder, which makes vectors of texts. Thread-safe. The vector of a text does not depend on the other texts
+    of a batch.
+    """
 
     @property
     def name(self) -> str:
@@ -39,11 +41,11 @@ class Embedder(Protocol):
 
     @property
     def hybrid_weight(self) -> float:
-        """The weight of its scores in hybrid search, from 0 to 1; keyword scores have the rest."""
+        """The weight of its scores in hybrid search, from 0 to 1; keyword scores get the rest."""
         ...
 
     def fit(self, query: str) -> float:
-        """Return from 0 to 1 how well it knows the language of a query; the weight is multiplied by this."""
+        """Return how well it knows the language of a query, from 0 to 1. The weight is multiplied by this."""
         ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -51,12 +53,12 @@ class Embedder(Protocol):
         ...
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """Do the same for queries, which some models embed differently."""
+        """Return the rows of queries, which some models embed differently. Raises ModelError."""
         ...
 
 
 class Reranker(Protocol):
-    """Scores a query and a text together: slower than vectors, and often better. Thread-safe."""
+    """A reranker, which scores a query and a text together: slower than vectors, often better. Thread-safe."""
 
     def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
         """Return a score for each text; higher is better. Raises ModelError."""
@@ -64,7 +66,7 @@ class Reranker(Protocol):
 
 
 class LanguageModel(Protocol):
-    """Replies to prompts. Thread-safe."""
+    """A language model, which replies to prompts. Thread-safe."""
 
     @property
     def name(self) -> str: ...
@@ -89,7 +91,7 @@ class Relation:
     target: str
     kind: str
     weight: float
-    """Above 0."""
+    """A number above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Extraction:
 
 
 class EntityExtractor(Protocol):
-    """Finds the entities of a text. Thread-safe."""
+    """An extractor of the entities of a text. Thread-safe."""
 
     @property
     def name(self) -> str:

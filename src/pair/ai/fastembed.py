@@ -78,7 +78,7 @@ class FastembedEmbedder:
         vectors: Vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for number, text in enumerate(texts):
             if text.strip():
-                # One at a time: the other texts of a batch would change the vector.
+                # Embed one text at a time, because the other texts of a batch would change the vector.
                 (row,) = ask(self._get_model(), [replace_surrogates(text)])
                 wide = np.asarray(row, dtype=np.float64)
                 vectors[number] = wide / (np.sqrt(np.add.reduce(np.square(wide))) or 1.0)
@@ -92,7 +92,7 @@ class FastembedEmbedder:
             return self._model
 
     def _load(self) -> fastembed.TextEmbedding:
-        try:  # a downloaded model must not need a network
+        try:  # A downloaded model must not need a network.
             return fastembed.TextEmbedding(self._model_name, threads=self._threads, local_files_only=True)
         except _LOAD_FAULTS:
             if self._is_offline:

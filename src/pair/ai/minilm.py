@@ -22,7 +22,7 @@ from pair.text.characters import replace_surrogates
 DIMENSION = 384
 # The length of the texts that the model was trained with.
 _MOST_TOKENS = 256
-# Far more characters than 256 tokens have.
+# More characters than any 256 tokens have.
 _MOST_CHARACTERS = 20_000
 _FATAL_ONLY = 4
 _MODEL = BundledFile(
@@ -58,7 +58,7 @@ class MiniLmEmbedder:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors: Vectors = np.zeros((len(texts), DIMENSION), dtype=np.float32)
-        # Longest texts first: the last ones are short, and threads end at about the same time.
+        # Start with the longest texts. The last ones are short, so all threads end at about the same time.
         order = sorted((number for number, text in enumerate(texts) if text.strip()), key=lambda at: -len(texts[at]))
         if not order:
             return vectors

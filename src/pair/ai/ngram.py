@@ -1,10 +1,10 @@
 """An embedder without a model: hashes of the words of a text, and of pieces of its words.
 
-A word between `<` and `>`, and each run of three to six characters in that, is a feature. Two hashes of a feature
-give a number of the vector and a sign, +1 or -1. Texts that share words or forms of words are near.
+A word between `<` and `>`, and each run of three to six characters in that, is a feature. A feature has two hashes: one
+selects a number of the vector, the other a sign, +1 or -1. Texts that share words or forms of words are near.
 
 Invariants
-    Everything is counted in integers until the last division: a vector is the same on every machine, bit by bit.
+    All counts are integers until the last division, so a vector is bit by bit the same on every machine.
     The cache of words is bounded, and changes only the speed.
 """
 
@@ -107,7 +107,7 @@ def _hash_places(words: Sequence[str], dimension: int) -> list[_Places]:
     places += dimension * (_mix(sign_hashes) & np.uint64(1)).astype(np.intp)
     by_word = places[np.argsort(owners, kind="stable")]
     borders = np.cumsum(np.bincount(owners, minlength=len(words)))[:-1]
-    # Copies: a view would keep the whole portion in memory.
+    # Copy the arrays: a view would keep the whole portion in memory.
     return [part.copy() for part in np.split(by_word, borders)]
 
 

@@ -44,9 +44,9 @@ class ModelFault(network.RequestFault):
     """A request without a reply."""
 
     is_too_long: bool = False
-    """A shorter text may succeed."""
+    """Whether a shorter text may succeed."""
     is_about_the_text: bool = False
-    """The server works, and refused only this text."""
+    """Whether the server works, and refused only this text."""
 
     def to_error(self, address: str) -> errors.ModelError:
         """Return E302 for a refused text, else E301: other texts would fail too."""
@@ -69,7 +69,7 @@ class ModelConnection:
 
     @property
     def calls(self) -> int:
-        """The number of requests so far, with retries."""
+        """The number of requests so far, including retries."""
         with self._lock:
             return self._calls
 
@@ -82,7 +82,7 @@ class ModelConnection:
         return policy.run(lambda: self._ask_once(request))
 
     def complete(self, instructions: str, text: str) -> str:
-        """Return the reply of the model. Raises ModelFault, and E302 for an answer that is no chat completion."""
+        """Return the reply of the model. Raises ModelFault, and E302 for an answer that is not a chat completion."""
 
         def request(client: openai.OpenAI) -> str:
             return client.chat.completions.with_raw_response.create(
@@ -94,7 +94,7 @@ class ModelConnection:
 
         reply = prompts.reply_text(self.ask(request))
         if reply is None:
-            raise errors.model_reply_unusable(self.address, "the answer is no chat completion")
+            raise errors.model_reply_unusable(self.address, "the answer is not a chat completion")
         return reply
 
     def _ask_once(self, request: Callable[[openai.OpenAI], str]) -> str:
@@ -115,11 +115,11 @@ class ModelConnection:
             yield from request(self._client)
         except openai.OpenAIError as caught:
             fault = self._read_fault(caught)
-        except (httpx2.HTTPError, ValueError) as caught:  # during the reply
+        except (httpx2.HTTPError, ValueError) as caught:  # The fault came during the reply.
             fault = ModelFault(self._redact(describe_fault(caught)), retryable=True)
         else:
             return
-        raise fault  # outside the block, as above
+        raise fault  # Raised outside the block, as above.
 
     def _read_fault(self, caught: openai.OpenAIError) -> ModelFault:
         if isinstance(caught, openai.APITimeoutError):
@@ -277,7 +277,7 @@ _PROBE = "How many numbers has a vector?"
 @dataclass(frozen=True)
 class OpenAiEmbedderOptions:
     dimension: int = 0
-    """Requested from the server and expected in every reply; 0 for that of the first reply."""
+    """The dimension to request from the server and to expect in every reply; 0 to use that of the first reply."""
     query_prefix: str = ""
     document_prefix: str = ""
 
@@ -296,7 +296,7 @@ class OpenAiEmbedder:
 
     @property
     def name(self) -> str:
-        """The name of the model, its dimension and prefix: vectors that differ in these must not be mixed."""
+        """The model, its dimension and prefixes. Vectors that differ in these must not be mixed."""
         parts = ["openai", self._model]
         if self._options.dimension:
             parts.append(str(self._options.dimension))
@@ -416,7 +416,7 @@ def _parse_vectors(body: str, count: int) -> np.ndarray:
         raise ValueError("the answer is not JSON") from None
     entries = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError("the answer is no list of vectors")
+        raise ValueError("the answer is not a list of vectors")
     # Some servers omit the index, and keep the order.
     by_index: dict[Any, Any] = {entry.get("index", at): entry.get("embedding") for at, entry in enumerate(entries)}
     if set(by_index) != set(range(count)) or len(entries) != count:

@@ -15,7 +15,7 @@ from pair.values import LONGEST_WAIT_SECONDS
 
 MOST_PIECES = 8
 LEAST_INPUT_TOKENS = 500
-"""A model that accepts less cannot be used for summaries."""
+"""The least input that a model must accept to write summaries."""
 _MAX_REPLY_CHARACTERS = 4_000
 MAX_REPLY_LINES = 6
 _MAX_SOURCE_ID_CHARACTERS = 300
@@ -49,7 +49,7 @@ class ModelSettings:
 
 
 def split_text(text: str, max_tokens: int, separators: Sequence[str] = ("\n\n", "\n", " ")) -> list[str]:
-    """Split into pieces of at most `max_tokens`: paragraphs, or lines, words and characters of a longer one."""
+    """Split a text into pieces of at most `max_tokens`, at paragraphs, else at lines, words or characters."""
     if estimate_tokens(text) <= max_tokens:
         return [text] if text.strip() else []
     if not separators:
@@ -125,7 +125,7 @@ def build_prompt(source_id: str, text: str, kind: PieceKind) -> tuple[str, str]:
     text = drop_unprintable(text)
     name = clip(join_lines(drop_unprintable(source_id)), _MAX_SOURCE_ID_CHARACTERS)
     marker = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:16]
-    while marker in name or marker in text:  # the text must not contain its own markers
+    while marker in name or marker in text:  # The text must not contain its own markers.
         marker = hashlib.sha256(marker.encode()).hexdigest()[:16]
     opening, closing = f"BEGIN DATA {marker}", f"END DATA {marker}"
     instructions = _INSTRUCTIONS.format(subject=_SUBJECTS[kind], opening=opening, closing=closing)

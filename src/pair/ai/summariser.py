@@ -1,4 +1,4 @@
-"""Descriptions of sources without a model: title, parts, and the terms that people search for.
+"""Descriptions of sources without a model: title, parts and search terms.
 
 Invariants
     Time is linear in the text: a pattern always matches at its start, or is bounded.
@@ -119,7 +119,7 @@ def _drop_shown(terms: Iterable[str], shown: str) -> Iterator[str]:
 
 
 def _join(label: str, terms: Iterable[str]) -> str:
-    """Return as many terms as fit on a line; skip one that is too long for a later, shorter one."""
+    """Return as many terms as fit on a line; skip a term that is too long, and try shorter ones."""
     line = ""
     for term in terms:
         longer = f"{line}; {term}" if line else label + term

@@ -14,6 +14,7 @@ import functools
 import itertools
 import re
 import threading
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ _REMEMBERED_PIECES = 1 << 17
 _TOKENS_AT_ONCE = 1 << 12
 _MANY_TEXTS = 32
 _MANY_PIECES = 256
-"""For more unknown pieces, the library is loaded."""
+"""The largest number of unknown pieces that Python tokenizes; for more, the library is loaded."""
 
 _Table = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 
@@ -136,7 +137,7 @@ class _WordLlamaModel:
     library: "tokenizers.models.Model | None" = None
 
     def table(self, texts: int) -> _Table:
-        """Return the vectors; for many texts as floats, which are added six times as fast but need memory."""
+        """Return the vectors; for many texts as floats, which need memory but are added six times as fast."""
         if self.floats is None and texts >= _MANY_TEXTS:
             self.floats = self.halves.astype(np.float32)
         return self.halves if self.floats is None else self.floats
@@ -194,8 +195,26 @@ def _load() -> _WordLlamaModel:
         return _WordLlamaModel(description[:], halves.reshape(_VOCABULARY_SIZE, DIMENSION))
 
 
+def read_token_table() -> tuple[list[str], npt.NDArray[np.float16]]:
+    """Return the tokens in the order of their ids, and the vector of each. Raises E305."""
+    model = _load()
+    numbers = msgspec.json.decode(model.description, type=_TokenFile).model.vocab
+    return sorted(numbers, key=numbers.__getitem__), model.halves
+
+
+def count_tokens(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return how often each token occurs in these texts, by id. Raises E305."""
+    library = _load().load_library()
+    counts = np.zeros(_VOCABULARY_SIZE, np.int64)
+    for piece, count in Counter(piece for text in texts for piece in _pieces(text)).items():
+        written = piece if piece.startswith((_SPACE, "\n")) else _SPACE + piece
+        for token in library.tokenize(written):
+            counts[token.id] += count
+    return counts
+
+
 def _pieces(text: str) -> list[str]:
-    """Return the pieces of a text; none for a blank text. A piece includes the spaces before it, but a single one."""
+    """Return the pieces of a text; none for a blank text. A piece includes the spaces before it, if several."""
     if not text.strip():
         return []
     if not text.isascii():

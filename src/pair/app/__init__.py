@@ -1,1 +1,1 @@
-"""The ways in: command line, and what it prints."""
+"""The command line, HTTP and MCP servers, and the page."""

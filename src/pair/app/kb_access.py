@@ -26,13 +26,14 @@ from pair.auth.rules import ANYBODY, Principal
 from pair.clock import Cancellation, SystemClock
 from pair.engine.query.documents import StoredDocument
 from pair.engine.write.writer import WriteReport
+from pair.kb.feedback import Rating
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
-from pair.values import Document, Hits
+from pair.values import Document, Hits, merge_hits
 
 _Result = TypeVar("_Result")
 _Shape = TypeVar("_Shape")
@@ -138,6 +139,12 @@ class KbAccess:
         rules.check_kb(self.principal, self.kb_id)
         return self.kb_id
 
+    def use_kbs(self, kb_ids: Sequence[str]) -> list[str]:
+        """Return the different KBs of a request after checking access to each of them. Raises E603."""
+        checked = [self.use_kb(kb_id) for kb_id in dict.fromkeys(kb_ids)]
+        self.kb_id = ",".join(checked)
+        return checked
+
     def may_use(self, kb_id: str) -> bool:
         return self.principal.kbs is None or kb_id in self.principal.kbs
 
@@ -163,6 +170,16 @@ class KbAccess:
         metrics.note_query(kb_id, took_ms, hits)
         return hits, version, took_ms
 
+    async def search_several(
+        self, kb_ids: Sequence[str], limit: int, work: Callable[[KnowledgeBase], Hits]
+    ) -> tuple[Hits, dict[str, int], float]:
+        """Return the best hits of several KBs, the version of each, and the duration in milliseconds. Raises E201."""
+        began = time.perf_counter()
+        found = await asyncio.gather(*(self.search(kb_id, None, work) for kb_id in kb_ids))
+        hits = {kb_id: hits for kb_id, (hits, _, _) in zip(kb_ids, found, strict=True)}
+        versions = {kb_id: each.manifest_version for kb_id, each in hits.items()}
+        return merge_hits(hits, limit), versions, (time.perf_counter() - began) * 1000
+
     async def read_document(self, kb_id: str, document_id: str, at: int | str | None) -> StoredDocument:
         """Return a document of the current version, or of the version `at`. Raises E214, E218."""
         kbs = self.service.kbs
@@ -174,19 +191,38 @@ class KbAccess:
         def list_stats() -> list[dict[str, Any]]:
             kbs = self.service.kbs
             stats = [kbs.stats_of(kb_id) for kb_id in kbs.list_stored() if self.may_use(kb_id)]
-            return [kb_stats.to_json() for kb_stats in stats if kb_stats is not None]
+            return [kb_stats.to_json() for kb_stats in stats if kb_stats.manifest_version]
 
         return await self.service.read(list_stats)
 
     async def delete(self, kb_id: str, document_id: str) -> dict[str, Any]:
-        """Delete a document and return the report. Raises E214, E603."""
+        """Delete a document and return the report. Raises E201, E214, E603."""
+
+        def delete(kb: KnowledgeBase) -> WriteReport:
+            kb.version()  # a KB without any write is another error than a missing document
+            report = kb.delete([document_id])
+            if not report.deleted:
+                raise errors.no_such_document(kb_id, document_id)
+            return report
+
+        return await self.delete_many(kb_id, delete)
+
+    async def delete_many(self, kb_id: str, work: Callable[[KnowledgeBase], WriteReport]) -> dict[str, Any]:
+        """Delete documents and return the report. `work`: the deletion. Raises E603."""
         rules.check_scope(self.principal, "write")
         began, service = time.perf_counter(), self.service
-        report = await service.write(kb_id, lambda: service.kbs.get(kb_id).delete([document_id]))
-        if not report.deleted:
-            raise errors.no_such_document(kb_id, document_id)
+        report = await service.write(kb_id, lambda: work(service.kbs.get(kb_id, for_writing=True)))
         service.metrics.note_write(kb_id, (time.perf_counter() - began) * 1000, report)
         return {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
+
+    async def give_feedback(self, kb_id: str, query: str, rating: Rating, documents: Sequence[str]) -> None:
+        """Store a judgement about documents of a KB. Raises E201, E202, E238."""
+        kbs = self.service.kbs
+
+        def add(kb: KnowledgeBase) -> None:
+            kb.feedback.add(query, rating, documents, version=kb.version(last_seen=False)[0])
+
+        await self.service.run(lambda: kbs.read(kb_id, None, add))
 
     @property
     def user(self) -> User | None:
@@ -259,7 +295,7 @@ class AskRun:
 
 @dataclass
 class IngestRun:
-    """Stores the documents of one request in batches."""
+    """The documents of one request, stored in batches."""
 
     access: KbAccess
     kb_id: str
@@ -278,7 +314,7 @@ class IngestRun:
             document if document.id else dataclasses.replace(document, id=self._new_id()) for document in documents
         ]
         for document in batch:
-            if not document.text.strip():
+            if document.vector is None and not document.text.strip():
                 raise errors.document_invalid(document.id, "its text is blank")
         service, began = self.access.service, time.perf_counter()
         try:
@@ -332,7 +368,7 @@ def strict(shape: type[_Shape]) -> type[_Shape]:
 
 def first_problem(fault: pydantic.ValidationError) -> str:
     """Describe the first problem without the value, which can be long or secret."""
-    if fault.error_count() > _MAX_LISTED:  # pydantic would build all of them to return the first
+    if fault.error_count() > _MAX_LISTED:  # pydantic would build all problems to return the first
         return f"{fault.error_count():,} values are invalid"
     return describe_problem(fault.errors(include_url=False, include_context=False, include_input=False)[0])
 

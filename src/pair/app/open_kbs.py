@@ -70,7 +70,7 @@ class OpenKbs:
             kb = self._open(kb_id, graph, embedder)
             with contextlib.ExitStack() as on_error:
                 on_error.callback(kb.close)
-                if not for_writing and kb_id != DEFAULT_KB and kb.stats() is None:
+                if not for_writing and kb_id != DEFAULT_KB and not kb.stats().manifest_version:
                     raise errors.kb_uninitialised(kb_id)
                 on_error.pop_all()
             self._kbs[kb_id, graph] = kb
@@ -102,7 +102,7 @@ class OpenKbs:
         number = self._past.read(kb, at, lambda past: past.version()[0])
         return self._past.collection(kb, number)
 
-    def stats_of(self, kb_id: str) -> EngineStats | None:
+    def stats_of(self, kb_id: str) -> EngineStats:
         """Return the statistics of a KB without keeping it open."""
         kb = self._kbs.get((kb_id, None))
         if kb is not None:
@@ -175,7 +175,7 @@ class OpenKbs:
 
 
 class CountingEmbedder:
-    """Counts the calls of one KB to the embedder that all KBs share."""
+    """A counter of the calls of one KB to the embedder that all KBs share."""
 
     def __init__(self, embedder: "Embedder") -> None:
         self.hybrid_weight = embedder.hybrid_weight
@@ -222,7 +222,9 @@ class CountingEmbedder:
 class _OpenVersion:
     kb: KnowledgeBase
     users: int = 2
-    """Readers, and 1 for the cache. The last user closes the KB. The reader that opens it is the first one."""
+    """Number of readers, plus 1 for the cache. The last user closes the KB. The count starts with the reader that opens
+    it.
+    """
 
 
 class OpenVersions:
@@ -248,7 +250,7 @@ class OpenVersions:
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_VERSION:
                     raise
-        # It is not open, or it was deleted. A repaired or re-created KB may have a version of this number again.
+        # The version is not open, or was deleted. A repaired or re-created KB may use its number again.
         return self._work_on(name, self._add(name, kb.at(number)), work)
 
     def collection(self, kb: KnowledgeBase, number: int) -> KbCollection:
@@ -305,7 +307,7 @@ class BackgroundJob:
     def __init__(
         self, name: str, interval_seconds: float, work: Callable[[], dict[str, Any]], *, at_once: bool
     ) -> None:
-        """`at_once`: run at the start, not only after the first interval."""
+        """Create a job. `at_once`: also run at the start, not only after each interval."""
         self.name = name
         self.interval_seconds = interval_seconds
         self.failures = 0

@@ -28,6 +28,7 @@ _NAMES_SHOWN = 5
 _BOLD, _RED = 1, 31
 _PERCENT_STEP = 10
 _SECONDS_BETWEEN_NOTES = 10.0
+_SECONDS_BEFORE_BAR = 1.0
 _SOURCES_WORTH_PERCENTS = 50
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # Control characters, with DEL and C1; line and paragraph separators; characters that embed, override or isolate a
@@ -36,7 +37,7 @@ _UNSAFE = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u180e\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e01ef"
 )
-# Joiners and direction marks belong to scripts that need them, behind a letter of such a script, one at a time.
+# Joiners and direction marks are allowed one at a time, after a letter of a script that needs them.
 _MARKS = "\u061c\u200c-\u200f"
 _STRAY_MARK = f"(?<![^\x00-\x7f{_MARKS}])[{_MARKS}]"
 _IN_TEXT = re.compile(f"[{_UNSAFE}]|{_STRAY_MARK}")
@@ -78,7 +79,7 @@ def style(text: str, *, stream: TextIO | None = None, code: int = _BOLD) -> Safe
 
 
 def join_line(*parts: Line) -> SafeLine:
-    """Join parts to one line; those that are not safe yet are escaped."""
+    """Join parts into one line, and escape the parts that are not safe yet."""
     return SafeLine("".join(escape_line(part) if isinstance(part, str) else part.text for part in parts))
 
 
@@ -139,12 +140,12 @@ def print_note(*lines: Line) -> None:
 
 
 def ask_password() -> str:
-    """Return the password that the user types; "" where standard input is no terminal."""
+    """Return the password that the user types; "" if standard input is not a terminal."""
     return getpass.getpass("Password of the key: ", sys.stderr) if sys.stdin is not None and sys.stdin.isatty() else ""
 
 
 def ask_confirmation(question: str) -> bool | None:
-    """Return the answer to a yes-or-no question; None where standard input is no terminal."""
+    """Return the answer to a yes-or-no question; None if standard input is not a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         return None
     _write(sys.stderr, f"{escape_line(question)} [y/N] ")
@@ -163,7 +164,7 @@ def _write(stream: Any, text: str) -> None:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """3, `file` -> `3 files`; 2, `query` -> `2 queries`"""
+    """Return a count with its noun: 3, `file` -> `3 files`; 2, `query` -> `2 queries`."""
     many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else many}"
 
@@ -174,7 +175,7 @@ def join_names(paths: Sequence[str]) -> str:
 
 
 def format_size(count: float) -> str:
-    """1536 -> `1.5 kB`, by thousands"""
+    """Return a size in decimal units: 1536 -> `1.5 kB`."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -183,7 +184,7 @@ def format_size(count: float) -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """`INFO pair.http: request method='GET' status=200`, all on one line; a traceback is indented below it."""
+    """A formatter of log lines, `INFO pair.http: request method='GET' status=200`, with indented tracebacks."""
 
     def __init__(self, *, with_time: bool = False) -> None:
         super().__init__(("%(asctime)s " if with_time else "") + "%(levelname)s %(name)s: %(message)s")
@@ -211,9 +212,10 @@ def format_log_time(record: logging.LogRecord) -> str:
 
 
 class Progress:
-    """A count with its rate and the time left: a bar on a terminal, a line every ten percent elsewhere.
+    """A count with its rate and the time left: a bar on a terminal, at most a line a second elsewhere.
 
-    Use it as a context manager, so that the terminal gets its cursor back however the block ends.
+    Without a count, a bar with the elapsed time appears after a second. Use it as a context manager, so that the
+    terminal gets its cursor back however the block ends.
     """
 
     def __init__(self, noun: str, *, is_quiet: bool, label: str = "") -> None:
@@ -224,8 +226,13 @@ class Progress:
         self._noted_at = time.perf_counter()
         self._noted_percent = 0
         self._bar: Any = None
+        self._lock = threading.RLock()
+        self._idle = threading.Timer(_SECONDS_BEFORE_BAR, self._show_bar, (0, None, "", self._label))
+        self._idle.daemon = True
 
     def __enter__(self) -> Self:
+        if not self._is_quiet and sys.stderr.isatty():
+            self._idle.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -238,32 +245,39 @@ class Progress:
         began, before = self._first = self._first or (now, done)
         rate = (done - before) / (now - began) if now - began >= 1 else 0
         speed = f", {self._amount(rate)}/s" if rate else ""
+        if total and rate and done < total:
+            speed += f", {(total - done) / rate:,.0f} s left"
         if sys.stderr.isatty():
             count = f"{self._amount(done)} of {self._format(total)}" if total else self._format(done)
             self._show_bar(done, total, count + speed, self._label + escape_line(detail)[-40:])
         elif total:
             percent = done * 100 // total // _PERCENT_STEP * _PERCENT_STEP
-            if percent > self._noted_percent:
-                self._noted_percent = percent
-                left = f", {(total - done) / rate:,.0f} s left" if rate and done < total else ""
-                print_note(f"{self._label}{percent}% of {self._format(total)}{speed}{left}")
+            if percent > self._noted_percent and (done == total or now - self._noted_at >= 1):
+                self._noted_percent, self._noted_at = percent, now
+                print_note(f"{self._label}{percent}% of {self._format(total)}{speed}")
         elif now - self._noted_at >= _SECONDS_BETWEEN_NOTES and not self._noted_percent:
             self._noted_at = now
             print_note(f"{self._label}{self._format(done)}")
 
     def close(self) -> None:
         """Remove the bar and show the cursor."""
-        bar, self._bar, self._is_quiet = self._bar, None, True
+        self._idle.cancel()
+        with self._lock:
+            bar, self._bar, self._is_quiet = self._bar, None, True
         if bar is not None:
             bar[0].stop()
 
     def _show_bar(self, done: int, total: int | None, count: str, label: str) -> None:
-        if self._bar is None:
-            bar = _new_bar()
-            bar.start()
-            self._bar = bar, bar.add_task(label, total=total or None, count=count)
-        bar, task = self._bar
-        bar.update(task, completed=done, total=total or None, count=count, description=label)
+        self._idle.cancel()
+        with self._lock:
+            if self._is_quiet:
+                return
+            if self._bar is None:
+                bar = _new_bar()
+                bar.start()
+                self._bar = bar, bar.add_task(label, total=total or None, count=count)
+            bar, task = self._bar
+            bar.update(task, completed=done, total=total or None, count=count, description=label)
 
     def _amount(self, count: float) -> str:
         return format_size(count) if self._noun == "byte" else f"{count:,.0f}"
@@ -280,7 +294,7 @@ class ProgressObserver:
         self._total = 0
         self._done = 0
         self._progress: Progress | None = None
-        # A signal may come while its own thread holds it.
+        # A signal handler may need the lock while its own thread holds it.
         self._lock = threading.RLock()
 
     def say(self, text: str) -> None:
@@ -331,7 +345,7 @@ def _new_bar() -> Any:
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.TextColumn("{task.fields[count]}", markup=False),
-        progress.TimeRemainingColumn(),
+        progress.TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
     )

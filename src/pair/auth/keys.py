@@ -28,7 +28,7 @@ from pair.clock import Clock, to_timestamp
 _KEY = re.compile(r"pair_([0-9a-f]{12})_([0-9a-f]{64})")
 _READ_ATTEMPTS = 10
 _UNKNOWN_HASH = hashlib.sha256(b"").hexdigest()
-"""The hash to compare with for an unknown id, so that the comparison takes as long."""
+"""The hash to compare with for an unknown id, so that the comparison takes the same time."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
     created_at: str
     kbs: tuple[str, ...] | None
-    """None for all."""
+    """KBs that the key allows; None for all."""
     expires_at: str = ""
     revoked_at: str = ""
 
@@ -49,7 +49,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             datetime.datetime.fromisoformat(self.expires_at)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the hash."""
+        """Return all fields except the hash."""
         names = ("id", "name", "scope", "kbs", "created_at", "expires_at", "revoked_at")
         return {name: getattr(self, name) for name in names}
 
@@ -60,7 +60,9 @@ class KeyFile:
     def __init__(
         self, path: Path, clock: Clock, new_secret: Callable[[int], str], trust: TrustedFile | None = None
     ) -> None:
-        """Read nothing yet. `new_secret`: returns random bytes as hex. `trust`: None to trust any content."""
+        """Prepare the file without reading it. `new_secret`: returns random bytes as hex. `trust`: None to trust any
+        content.
+        """
         self._path = path
         self._clock = clock
         self._new_secret = new_secret

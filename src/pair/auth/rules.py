@@ -32,7 +32,7 @@ class Principal:
     teams: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     credential: str = ""
-    """Distinguishes the credentials of one `id`."""
+    """A value that distinguishes credentials with the same `id`."""
 
     @property
     def client(self) -> str:
@@ -59,7 +59,9 @@ def check_scope(principal: Principal, needed: Scope) -> None:
 
 
 def check_kb(principal: Principal, kb_id: str) -> None:
-    """Check that a caller may use a KB. Raises E603, also for a missing KB: the error must not reveal that."""
+    """Check that a caller may use a KB. Raises E603, even for a missing KB, so that the error does not reveal which KBs
+    exist.
+    """
     if principal.kbs is not None and kb_id not in principal.kbs:
         shown = kb_id if len(kb_id) <= 128 else f"{kb_id[:128]}…"
         raise errors.not_allowed(f"the knowledge base {shown!r}")

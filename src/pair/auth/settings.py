@@ -1,4 +1,4 @@
-"""The settings of the server: where it listens, whom it lets in, and how much at a time."""
+"""The settings of the server: address, authentication, limits and background jobs."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""Verify signed tokens (JWT) with the public keys of their issuer.
+"""Verification of signed tokens (JWT) with the public keys of their issuer.
 
 Invariants
     Only asymmetric algorithms in the settings are accepted; never `none`, never a shared secret.
@@ -24,9 +24,9 @@ from pair.clock import Clock
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _SECONDS_BETWEEN_READS = 30.0
 _LEAST_SECONDS_AFTER_FAILURE = 2.0
-"""Doubled with every consecutive failure, up to `_SECONDS_BETWEEN_READS`."""
+"""The pause after a failed read. It doubles with every consecutive failure, up to `_SECONDS_BETWEEN_READS`."""
 _MOST_SECONDS_OF_AGE = 300.0
-"""A key is trusted at most this long after its issuer withdrew it."""
+"""The age at which keys are read again: a withdrawn key is trusted at most this long."""
 _SCOPE_PREFIX = "pair:"
 _MOST_TOKEN_CHARACTERS = 16_384
 
@@ -105,7 +105,7 @@ class TokenVerifier:
         return header
 
     def _is_read_due(self, header: Mapping[str, Any]) -> bool:
-        """Tell whether the pause is over, and the keys are old or lack that of the token."""
+        """Tell whether the pause is over, and the keys are old, or the key of the token is missing."""
         if self._tried_at is None:
             return True
         now, pause = self._clock.monotonic(), _SECONDS_BETWEEN_READS
@@ -119,7 +119,7 @@ class TokenVerifier:
     def _choose_key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
         """Return the key of a token. Raises E602; E614 before the first successful read. Known keys stay valid."""
         if self._read_at is None:
-            # A copy, because an error that is raised repeatedly collects tracebacks.
+            # Raise a copy, because an error that is raised repeatedly collects tracebacks.
             raise copy.copy(self._last_failure) or errors.jwks_unreadable("there was no answer yet")
         key = self._find_key(header)
         if key is None or (key.algorithm_name and key.algorithm_name != header["alg"]):

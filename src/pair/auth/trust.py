@@ -1,4 +1,4 @@
-"""Trust in a folder: which of its settings need it, and which of its files have it.
+"""Trust in a folder: the settings that need trust, and the files that are trusted.
 
 Every key of the settings is safe, or listed with the reason why it needs trust. An unlisted key needs trust.
 The trust store holds the trusted files by place and by the SHA-256 of their bytes.
@@ -67,7 +67,7 @@ server.write_wait_seconds server.stop_seconds server.rate_limit_per_second serve
 server.idempotency_seconds server.sync server.compaction_interval_seconds server.gc_interval_seconds
 server.sweep_interval_seconds server.prefetch_interval_seconds server.prefetch_max_bytes server.mcp_result_tokens
 server.log_format librarians.entries kb.collections
-"""  # each of librarians.entries and kb.collections is checked by find_need_of_librarian, find_need_of_collection
+"""  # find_need_of_librarian and find_need_of_collection check each entry of librarians.entries and kb.collections.
 _KEYS: dict[Rule, str] = {
     "safe": _SAFE_KEYS,
     "store": "engine.store",
@@ -78,7 +78,7 @@ _KEYS: dict[Rule, str] = {
     "model": "engine.embedder engine.embedding_model engine.reranker_model engine.graph ai.model",
     "path": """
         kb.sources_dir kb.links_file_path kb.index_path kb.llms_txt_path kb.index_cache_path kb.web_fetch_cache_dir
-        engine.cache_dir server.keys_file
+        engine.cache_dir server.keys_file librarians.receipt_key
     """,
     "address": """
         kb.allow_private_addresses sources.default_url sources.release_repository sources.github_api_url
@@ -98,7 +98,7 @@ SAFE_VALUES: dict[str, tuple[Any, ...]] = {
     "sources.require_checksum": (True,),
     "sources.require_signature": (True,),
     "engine.lease": ("auto", "memory", "file", "blob"),
-    "engine.embedder": ("static", "minilm", "ngram"),
+    "engine.embedder": ("static", "minilm", "ngram", "given"),
     "engine.graph": ("text", "off"),
     "server.auth": ("keys", "jwt"),
 }
@@ -123,12 +123,12 @@ class TrustRequest:
         return _MEANINGS[self.need]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the value, which may hold a credential."""
+        """Return all fields except the value, which may hold a credential."""
         return {"key": self.key, "where": self.where, "need": self.need, "meaning": self.meaning}
 
 
 def find_need(key: str, value: Any, default: Any) -> Need | None:
-    """Return why a value needs trust; None for one that counts in any folder."""
+    """Return why a value needs trust; None for a value that is used in any folder."""
     if (tuple(value) if isinstance(value, list) else value) == default:
         return None
     if any(_uses_variable(text) for text in _texts_in(value)):
@@ -248,7 +248,7 @@ class TrustStore:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_uid not in {os.geteuid(), 0} or status.st_mode & 0o022:
-                raise self._refusal("it is no regular file that only you can write")
+                raise self._refusal("it is not a regular file that only you can write")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 content = file.read(_MAX_STORE_BYTES + 1)
         finally:
@@ -283,7 +283,7 @@ class TrustStore:
 
 
 class TrustedFile:
-    """A file of the current folder that counts only with trusted bytes."""
+    """A file of the current folder that is used only if its bytes are trusted."""
 
     def __init__(self, store: TrustStore, path: str | Path) -> None:
         self._store = store
@@ -295,7 +295,9 @@ class TrustedFile:
 
     @contextlib.contextmanager
     def replacing(self, old: bytes | None, new: bytes) -> Iterator[None]:
-        """Trust the bytes that the block writes. The old ones are trusted until it ends: a crash locks out no key."""
+        """Trust the bytes that the block writes. The old bytes are trusted until it ends, so that a crash locks out no
+        key.
+        """
         digests = [hashlib.sha256(content).hexdigest() for content in (old, new) if content is not None]
         self._store.record(self._place, *digests)
         yield

@@ -1,1 +1,1 @@
-"""Where bytes live, and who may write."""
+"""Blob stores, and leases for writers."""

@@ -23,7 +23,7 @@ _PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f\ud800-\udfff]+"
 KEY = re.compile(f"{_PART}(?:/{_PART})*")
 """The pattern of a key. It has no backslash, which SeaweedFS treats as a slash."""
 MAX_KEY_BYTES = 1000
-"""Longest key. S3 allows 1,024 bytes, which include the prefix of the store."""
+"""Maximum length of a key in bytes. S3 allows 1,024 bytes, including the prefix of the store."""
 
 
 class VersionMismatchError(Exception):
@@ -46,9 +46,9 @@ class BlobInfo:
     key: str
     size_bytes: int
     modified_at: datetime.datetime
-    """By the clock of the store, in UTC."""
+    """The time of the last write in UTC, by the clock of the store."""
     version: Version | None = None
-    """None if the store does not list versions."""
+    """The version; None if the store does not list versions."""
 
 
 class BlobStore(Protocol):
@@ -81,7 +81,7 @@ class BlobStore(Protocol):
         """Write the content of a file, in bounded memory, without any condition."""
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        """Replace a blob that has this version. Raises VersionMismatchError, also if the blob is gone."""
+        """Replace a blob that has this version. Raises VersionMismatchError, even if the blob was deleted."""
 
     def create(self, key: str, data: bytes) -> Version:
         """Write a blob that does not exist. Raises VersionMismatchError if it does."""
@@ -147,7 +147,7 @@ def check_key(key: str) -> str:
 
 
 def find_folder(prefix: str) -> tuple[str, ...] | None:
-    """Return the folder of all keys with this prefix; None if no key can have it."""
+    """Return the folder that contains all keys with this prefix; None if no key can have this prefix."""
     parts = tuple(prefix.split("/")[:-1])
     return None if parts and _find_key_fault("/".join(parts)) else parts
 
@@ -192,7 +192,7 @@ def _find_cas_fault(store: BlobStore, key: str) -> str:
 
 
 def _send(store: BlobStore, key: str, data: bytes, write: Callable[[], Version]) -> Version:
-    """Write. After a refusal, read the blob: our own request may have arrived twice."""
+    """Send a write. If it is refused, read the blob: our own request may have arrived twice."""
     try:
         return write()
     except VersionMismatchError:

@@ -7,7 +7,6 @@ longer than its lease, so the manifest is always swapped by compare-and-swap.
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import json
 import logging
 import os
@@ -21,14 +20,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from pair import errors, files
+from pair import errors, files, system
 from pair.blobs.contract import Blob, BlobStore, Lease, LeaseLostError, Leases, Version, VersionMismatchError
 from pair.clock import Clock, to_timestamp
 
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
-"""Number of renewals in the time of a lease: two may fail before the lease is lost."""
+"""Number of renewals during one lease: two may fail before the lease is lost."""
 _FENCE = re.compile(r"[0-9]{1,18}")
 _FAR_AWAY = datetime.datetime.max.replace(tzinfo=datetime.UTC) - datetime.timedelta(days=36500)
 _STORE_CLOCK_SECONDS = 1.0
@@ -37,7 +36,7 @@ _MOST = 2**53
 _MOST_SECONDS = 366 * 86_400
 _READING_TRIES = 3
 _NEXT_SECONDS = 10.0
-"""How long a dead writer blocks the place of the next writer."""
+"""Duration of the lease `<name>.next`: a dead writer blocks the queue for this long."""
 _MOST_TRIES = 10
 _SHORT_PAUSE, _LONG_PAUSE = 1, 3
 
@@ -55,7 +54,7 @@ class MemoryLeases:
         self._clock = clock
         self._lock = threading.Lock()
         self._current: dict[str, tuple[Lease | None, float]] = {}
-        """The last lease of each name, and its end by the monotonic clock. A released one stays, for its fence."""
+        """The last lease of each name, and its end by the monotonic clock. A released lease keeps its fence."""
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
         with self._lock:
@@ -102,7 +101,7 @@ class FileLeases:
             files.make_folder(path.parent)
             descriptor = files.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.locks.try_lock(descriptor)
         except BlockingIOError as fault:
             _, holder = _read_holder(descriptor)
             os.close(descriptor)
@@ -152,7 +151,7 @@ def _read_holder(descriptor: int) -> tuple[int, str]:
 class _State(msgspec.Struct, frozen=True):
     holder: str
     token: str
-    """Empty if the lease is free."""
+    """The holder; empty if the lease is free."""
     fence: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     seconds: Annotated[float, msgspec.Meta(gt=0, le=_MOST_SECONDS)]
     renewals: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
@@ -183,7 +182,7 @@ class _ObservedLease:
     at: float
     """When the version was first seen, by the monotonic clock of this machine."""
     age_seconds: float
-    """Its age at that time, by the clock of the store."""
+    """The age of the lease at that time, by the clock of the store."""
 
 
 class BlobLeases:
@@ -309,7 +308,7 @@ class HeldLease:
     """A lease that a thread renews. Call `check` before anything that only its holder may do."""
 
     def __init__(self, leases: Leases, name: str, *, seconds: float, clock: Clock, refusals: int = 0) -> None:
-        """Acquire the lease. `refusals`: how often it was refused before."""
+        """Acquire the lease. `refusals`: number of earlier refusals."""
         self.refusals = refusals
         self._leases = leases
         self._seconds = seconds
@@ -380,7 +379,7 @@ class _LastTurn:
     released_at: float
     fence: int
     has_rivals: bool
-    """Whether another writer had the lease shortly before, or when this writer asked for it."""
+    """Whether another writer held the lease when this writer requested it, or shortly before."""
 
 
 class LeaseQueue:
@@ -394,7 +393,7 @@ class LeaseQueue:
     """
 
     def __init__(self, leases: Leases, clock: Clock, pause: Callable[[int], None]) -> None:
-        """`pause(n)` waits about the square of n, times 10 ms."""
+        """Create a queue. `pause(n)` waits about n² times 10 ms."""
         self._leases = leases
         self._clock = clock
         self._pause = pause
@@ -442,7 +441,7 @@ class LeaseQueue:
             return self._request(name, seconds, attempts - 1)
         finally:
             if place is not None:
-                with contextlib.suppress(errors.StorageError):  # it expires
+                with contextlib.suppress(errors.StorageError):  # The lease expires without a release.
                     self._leases.release(place)
 
     def _request(self, name: str, seconds: float, refusals: int) -> HeldLease:

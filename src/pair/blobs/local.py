@@ -13,7 +13,6 @@ Invariants of the folder
 
 import contextlib
 import datetime
-import fcntl
 import functools
 import hashlib
 import itertools
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from pair import files
+from pair import files, system
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError, check_key, find_folder
 from pair.clock import Clock
 
@@ -160,7 +159,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _open(self, key: str) -> Iterator[int | None]:
-        """Open a blob; give None if it does not exist. Refuse a link, in its place or on the path to the store."""
+        """Open a blob; yield None if it does not exist. Refuse a link at its path or on the path to the store."""
         if not self._is_checked:
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
@@ -208,11 +207,11 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _lock_key(self, key: str) -> Iterator[int]:
-        """Lock a key. Give its mark: a file at least as new as any blob that was deleted under this lock."""
+        """Lock a key. Yield its mark: a file at least as new as any blob that was deleted under this lock."""
         self._prepare()
         stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
         with files.closing(files.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            system.locks.lock(descriptor)
             path = self._own / "marks" / stripe
             is_new = not path.exists()
             with files.closing(files.open_file(path, os.O_RDWR | os.O_CREAT)) as mark:
@@ -242,7 +241,7 @@ class LocalStore:
     def _stage_link(self, path: Path, sha256: str) -> Iterator[_StagedFile]:
         """Lock the file before linking it, so that the link does not count as abandoned."""
         with files.closing(_open_file(path)) as descriptor, files.open_folder(self._staging) as folder:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            system.locks.lock(descriptor)
             name = f"{secrets.token_hex(16)}.staged"
             try:
                 os.link(path, name, dst_dir_fd=folder, follow_symlinks=False)
@@ -275,14 +274,14 @@ def _new_staged_file(folder: int) -> tuple[str, int]:
     while True:
         name = f"{secrets.token_hex(16)}.staged"
         descriptor = files.open_below(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        system.locks.lock(descriptor)
         if os.fstat(descriptor).st_nlink:
             return name, descriptor
         os.close(descriptor)  # removed as abandoned before it was locked
 
 
 def _open_file(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return os.open(path, os.O_RDONLY | system.CLOSE_ON_EXEC | system.NO_FOLLOW)
 
 
 def _signature(seen: os.stat_result) -> str:
@@ -290,8 +289,8 @@ def _signature(seen: os.stat_result) -> str:
 
 
 def _version(seen: os.stat_result, sha256: str) -> Version:
-    # Time and size show cheaply that nothing changed. With the hash, two contents never have one version, even if a
-    # file is restored from a backup with its old time.
+    # Time and size show cheaply that nothing changed. The hash gives different contents different versions, even if a
+    # backup restores a file with its old time.
     return Version(_signature(seen) + sha256[:32])
 
 
@@ -391,7 +390,7 @@ def decode_key(names: Sequence[str]) -> str | None:
 
 
 def _quote(part: str) -> str:
-    """Quote a part. Capital letters too, because `Readme` and `readme` are one name on some file systems."""
+    """Quote a part, including capital letters, because `Readme` and `readme` are one name on some file systems."""
     quoted = "".join(chr(byte) if chr(byte) in _UNTOUCHED else f"%{byte:02x}" for byte in part.encode("utf-8"))
     return re.sub(r"^\.", "%2e", quoted)
 

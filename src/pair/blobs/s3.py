@@ -46,7 +46,7 @@ class ObjectStoreOptions:
     session_token: str = field(default="", repr=False)
     connect_seconds: float = 5.0
     request_seconds: float = 30.0
-    """Limit for a whole conditional write; for other requests, limit without new bytes, so that big blobs have time."""
+    """Maximum time of a conditional write; for other requests, maximum time without new bytes: big blobs are slow."""
     retries: int = 3
     """Retries of requests, except conditional writes."""
 
@@ -55,7 +55,9 @@ class ObjectStore:
     """A bucket or a prefix in it, as a blob store."""
 
     def __init__(self, address: str, options: ObjectStoreOptions | None = None) -> None:
-        """`address`: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Raises E401 for others."""
+        """Create a store. `address`: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Raises E401
+        for others.
+        """
         options = options or ObjectStoreOptions()
         self.address = address.rstrip("/")
         self._retries = options.retries
@@ -90,7 +92,7 @@ class ObjectStore:
             except FileNotFoundError:
                 raise
             except BaseError:
-                # A server refuses a range after the end; each server in other words.
+                # Servers refuse a range after the end, each with its own message.
                 if start < obstore.head(self._patient, key)["size"]:
                     raise
                 return b""
@@ -112,7 +114,7 @@ class ObjectStore:
 
     def upload(self, key: str, path: Path) -> Version:
         with files.storage_errors(), path.open("rb"):
-            pass  # raises E010 for the file before any error of the store
+            pass  # Raises E010 for the file before any error of the store.
         with self._translate_errors():
             return self._write(key, path)
 
@@ -223,7 +225,7 @@ def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Map
         # The message of the library may contain a secret.
         raise errors.settings_invalid(
             address,
-            "this is no address of an object store, or a setting of its provider is missing",
+            "this is not the address of an object store, or a setting of its provider is missing",
             hints=["Write s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"],
         ) from None
 

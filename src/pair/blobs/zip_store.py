@@ -52,7 +52,7 @@ class ZipStore:
     put = upload = put_if = create = delete = _refuse_write
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """List the blob whose whole key is the prefix. An archive has names, not keys, so no other can be found."""
+        """List the blob whose key equals the prefix. An archive has names, not keys, so other blobs cannot be found."""
         entry = self._entry(prefix)
         if entry is not None:
             yield BlobInfo(prefix, entry.file_size, datetime.datetime(*entry.date_time, tzinfo=datetime.UTC))
@@ -82,4 +82,4 @@ def open_zip_store(path: Path, name_of: Callable[[str], str | None]) -> ZipStore
         try:
             return ZipStore(path, zipfile.ZipFile(path), name_of)
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as fault:
-            raise errors.archive_refused(path.name, "it is not a whole zip archive") from fault
+            raise errors.archive_refused(path.name, "it is not a complete zip archive") from fault

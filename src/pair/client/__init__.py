@@ -1,4 +1,4 @@
-"""A KB on a server, used as one that is opened here."""
+"""The client of a KB on a server, with the methods of a local KB."""
 
 from pair.client.remote_kb import RemoteKnowledgeBase, connect
 

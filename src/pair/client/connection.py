@@ -21,7 +21,7 @@ from pair.network import RetryPolicy, describe_fault, parse_retry_after
 _FIRST_PAUSE_SECONDS = 0.2
 _TEMPORARY = frozenset({409, 429, 502, 503, 504})
 _FINAL = frozenset({errors.SYNC_RUNNING, errors.PUBLISH_UNKNOWN})
-"""Temporary errors that are not retried: the caller decides."""
+"""Temporary errors that are not retried; the caller decides about them."""
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LIBRARIAN_CODES = frozenset(code.value for code in ErrorCode)
 _KINDS: dict[int, type[errors.PairError]] = {

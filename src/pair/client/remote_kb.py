@@ -5,11 +5,12 @@ Invariants
     `ask` returns errors as responses instead of raising them.
 """
 
+import functools
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Literal, Self
 
 import httpx2
 import msgspec
@@ -17,6 +18,21 @@ import numpy as np
 
 from pair import errors, values
 from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, ServerConnection, encode_json, quote_part
+from pair.client.encoding import (
+    Conditions,
+    decode_as,
+    decode_changes,
+    decode_hits,
+    decode_ingestion,
+    decode_page,
+    encode_filter,
+    encode_selection,
+    encode_vector,
+    read_events,
+    split_batches,
+    split_ids,
+    unless_empty,
+)
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.versions import CURRENT, DocumentChanges, ListedVersion, Rollback
@@ -29,17 +45,15 @@ from pair.librarians.threads import in_thread
 from pair.sync.report import SyncReport
 from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, Hits, SearchOptions, check_kb_id
 
-Conditions = Mapping[str, Any] | Sequence[str]
+Rating = Literal["up", "down"]
 
 _DEFAULT_KB = "default"
 INGEST_OWNER = "ingest"
 _LONG_SECONDS = 3600.0
 """Timeout of work that grows with the KB."""
-_BATCH_DOCUMENTS = 1000
-_BATCH_BYTES = 4_000_000
 _SMALL_DOCUMENTS = 100
 _SMALL_BYTES = 100_000
-"""A batch up to this size is one JSON body, which is idempotent; a larger one has a line for each document."""
+"""The largest batch that is one idempotent JSON body. A larger batch has a line for each document."""
 _PAGE_DOCUMENTS = 1000
 _ANSWER_SECONDS = 120.0
 """Time for librarians if the caller sets no limit; the server has its own limit."""
@@ -49,16 +63,23 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def connect(
-    url: str, *, kb_id: str = "default", key: str = "", timeout: float = 30.0, retries: int = 5
+    url: str,
+    *,
+    kb_id: str = "default",
+    key: str = "",
+    timeout: float = 30.0,
+    retries: int = 5,
+    at: int | str | None = None,
 ) -> "RemoteKnowledgeBase":
     """Return a KB on a server of `pair serve`, with the methods of `KnowledgeBase`. Raises E212, E401.
 
+    `at`: read this version, by number, or by the version of the package installed then.
     `key`: a key of `pair keys add`, or a token. `timeout`: seconds without a byte from the server; long operations have
     more. `retries`: how often a request is sent again if the server is unreachable or busy.
     """
     check_kb_id(kb_id)
     connection = ServerConnection(url, key, timeout_seconds=timeout, retries=retries)
-    return RemoteKnowledgeBase(connection, kb_id)
+    return RemoteKnowledgeBase(connection, kb_id, at)
 
 
 @dataclass(frozen=True)
@@ -67,10 +88,22 @@ class _KbRequests:
 
     connection: ServerConnection
     kb_id: str
+    at: int | str | None = None
+    """The version that is read; None for the current one."""
 
     def get(self, path: str, decoder: Callable[[Json], Result], parameters: Mapping[str, str] | None = None) -> Result:
         request = ClientRequest("GET", path, parameters={"kb_id": self.kb_id, **(parameters or {})})
         return self.connection.fetch(request, decoder)
+
+    def read(self, path: str, decoder: Callable[[Json], Result], parameters: Mapping[str, str] | None = None) -> Result:
+        """Send a GET request for the version that is read."""
+        version = {} if self.at is None else {"at": str(self.at)}
+        return self.get(path, decoder, {**version, **(parameters or {})})
+
+    def check_writable(self) -> None:
+        """Raise E219 for an earlier version."""
+        if self.at is not None:
+            raise errors.past_is_read_only(self.kb_id, self.at)
 
     def post(
         self, path: str, value: Json, decoder: Callable[[Json], Result], read_seconds: float | None = _LONG_SECONDS
@@ -82,11 +115,12 @@ class _KbRequests:
 class RemoteKnowledgeBase:
     """A KB on a server. Thread-safe. Close it, or use it as a context manager."""
 
-    def __init__(self, connection: ServerConnection, kb_id: str) -> None:
+    def __init__(self, connection: ServerConnection, kb_id: str, at: int | str | None = None) -> None:
         self.kb_id = kb_id
-        self._requests = _KbRequests(connection, kb_id)
+        self._requests = _KbRequests(connection, kb_id, at)
         self.versions = RemoteVersions(self._requests)
         self.maintenance = RemoteMaintenance(self._requests)
+        self.feedback = RemoteFeedback(self._requests)
 
     def __enter__(self) -> Self:
         return self
@@ -100,10 +134,21 @@ class RemoteKnowledgeBase:
     def close(self) -> None:
         self._requests.connection.close()
 
+    @property
+    def is_past(self) -> bool:
+        """Whether it was opened at one version and never shows a later one."""
+        return self._requests.at is not None
+
+    def at(self, version: int | str) -> "RemoteKnowledgeBase":
+        """Return an earlier version for reading, on the same connection. Its first read raises E201 or E218."""
+        return RemoteKnowledgeBase(self._requests.connection, self.kb_id, version)
+
     # Writing
 
     def sync(self, *, wait: bool = True) -> SyncReport:
         """Sync the files and links of the server. Without `wait`, raises E101 during another sync."""
+
+        self._requests.check_writable()
 
         def decode(value: Json) -> SyncReport:
             problems = [(problem["source"], problem["reason"]) for problem in value["problems"]]
@@ -124,11 +169,12 @@ class RemoteKnowledgeBase:
 
         A batch that was sent twice may be reported as unchanged. Raises E620 for another owner.
         """
+        self._requests.check_writable()
         if owner != INGEST_OWNER:
             raise errors.not_over_http(f"documents of the owner {owner!r}")
         values.check_count("chunk_size", chunk_size, optional=True)
         total = WriteReport()
-        for batch in _split_batches(values.check_documents(documents)):
+        for batch in split_batches(values.check_documents(documents)):
             report = self._store(batch, chunk_size)
             total += report
             on_batch(report)
@@ -163,24 +209,23 @@ class RemoteKnowledgeBase:
         owner: str | None = None,
         filter: Conditions | None = None,  # noqa: A002 - as in KnowledgeBase
     ) -> WriteReport:
-        """Delete documents by id, with one request each. Raises E620 for an owner or a filter."""
+        """Delete documents with these ids, and all whose metadata meets the filter. Raises E620 for an owner.
+
+        Ids that no document has are ignored. Many ids are sent in several requests.
+        """
         values.check_texts("ids", ids)
-        if owner is not None or filter:
-            raise errors.not_over_http("deleting by owner or filter", hints=["Delete by ids"])
+        self._requests.check_writable()
+        values.check_filter(filter)
+        if owner is not None:
+            raise errors.not_over_http("deleting by owner", hints=["Delete by ids or by a filter"])
 
         def decode(value: Json) -> WriteReport:
             return WriteReport(deleted=value["deleted"], manifest_version=value["manifest_version"])
 
-        paths = [f"/rag/docs/{quote_part(document_id)}" for document_id in ids if document_id]
-        total = WriteReport()
-        for path in paths:
-            request = ClientRequest("DELETE", path, parameters={"kb_id": self.kb_id}, read_seconds=_LONG_SECONDS)
-            try:
-                total += self._requests.connection.fetch(request, decode)
-            except errors.NotFoundError as fault:
-                if fault.code != errors.NO_SUCH_DOCUMENT:
-                    raise
-        return total
+        bodies: list[Json] = [{"ids": list(batch)} for batch in split_ids(ids)]
+        if filter:
+            bodies.append({"filter": encode_filter(filter)})
+        return sum((self._requests.post("/rag/delete", body, decode) for body in bodies), WriteReport())
 
     # Reading
 
@@ -195,19 +240,22 @@ class RemoteKnowledgeBase:
         explain: bool = False,
         options: SearchOptions | None = None,
     ) -> Hits:
-        """Return the matching passages, best first. Raises E620 for `exact` and for options that HTTP lacks."""
+        """Return the matching passages, best first. Raises E620 for `exact` and for graph parameters."""
         values.check_search(query, limit, filter, options)
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
         if not query.strip():
             raise errors.query_invalid("the query is empty")
         more = options or SearchOptions()
-        if exact or more.diversity or more.graph != GraphParameters():
-            raise errors.not_over_http("a search with exact, diversity or graph parameters")
+        if exact or more.graph != GraphParameters():
+            raise errors.not_over_http("a search with exact or graph parameters")
         value: Json = {"query": query, "k": limit, "search_mode": mode, "explain": explain}
-        value |= {"highlights": more.highlights, "max_distance": more.max_distance}
+        value |= {"highlights": more.highlights, "max_distance": more.max_distance, "at": self._requests.at}
+        value |= {"diversity": more.diversity, "allow_weak": more.allow_weak}
+        if more.vector is not None:
+            value["vector"] = encode_vector(more.vector)
         if filter:
-            value["filter"] = dict(filter) if isinstance(filter, Mapping) else list(filter)
+            value["filter"] = encode_filter(filter)
         return self._requests.post("/rag/query", value, decode_hits, read_seconds=None)
 
     def search_vector(
@@ -219,8 +267,17 @@ class RemoteKnowledgeBase:
         max_distance: float | None = None,
         exact: bool = False,
     ) -> Hits:
-        """Raise E620: HTTP has no search with a vector."""
-        raise errors.not_over_http("a search with a vector", hints=["Search with a text: search(query)"])
+        """Return chunks near to a vector, nearest first. Raises E303, E620 for `exact`."""
+        values.check_count("limit", limit)
+        values.check_filter(filter)
+        values.check_number("max_distance", max_distance)
+        if exact:
+            raise errors.not_over_http("a search with exact")
+        value: Json = {"vector": encode_vector(vector), "k": limit, "max_distance": max_distance}
+        value["at"] = self._requests.at
+        if filter:
+            value["filter"] = encode_filter(filter)
+        return self._requests.post("/rag/query", value, decode_hits, read_seconds=None)
 
     async def ask(
         self, query: str, *, first: str | None = None, context: Context | None = None, timeout: float | None = None
@@ -245,7 +302,9 @@ class RemoteKnowledgeBase:
             sent["timeout"] = seconds * 1000
         value: Json = {"query": query, "context": sent}
         if self.kb_id != _DEFAULT_KB:
-            value["kb_id"] = self.kb_id  # for the default KB, the server chooses the first librarian
+            value["kb_id"] = self.kb_id  # For the default KB, the server chooses the first librarian.
+        if self._requests.at is not None:
+            value["at"] = self._requests.at
         headers = {"x-request-id": context.request_id} if _REQUEST_ID.fullmatch(context.request_id) else {}
         on_text = context.on_text
         if on_text is not None:
@@ -264,14 +323,14 @@ class RemoteKnowledgeBase:
     def _read_answer(self, response: httpx2.Response, on_text: Callable[[str], None] | None) -> Response:
         if on_text is None or response.status_code != 200:
             return self._requests.connection.decode(response.read(), Response.from_json)
-        for name, data in _read_events(response):
+        for name, data in read_events(response):
             if name == "text":
                 on_text(self._requests.connection.decode(data, lambda value: str(value["text"])))
             elif name == "response":
                 return self._requests.connection.decode(data, Response.from_json)
         raise AttemptFailed(self._requests.connection.build_error(None, response.status_code))
 
-    def documents(
+    def documents(  # noqa: PLR0913 - as in KnowledgeBase
         self,
         *,
         after: str = "",
@@ -279,28 +338,74 @@ class RemoteKnowledgeBase:
         owner: str | None = None,
         filter: Conditions | None = None,  # noqa: A002 - as in KnowledgeBase
         contains: str = "",
+        ids: Sequence[str] | None = None,
+        vectors: bool = False,
     ) -> DocumentPage:
         """Return a list of stored documents by id. Its `next` is the `after` of the next page; None at the end.
 
-        `contains`: a text in the id or title.
+        `contains`: a text in the id or title. `ids`: only these documents; missing ids are ignored. `vectors`: with the
+        vector of each document of one chunk. Raises E620 for `contains` with `ids` or `vectors`.
         """
         values.check_text("after", after)
         values.check_count("limit", limit)
         values.check_text("contains", contains)
-        chosen = {**_encode_selection(owner, filter), "contains": contains, "text": "true"}
+        if ids is not None or vectors:
+            if contains:
+                raise errors.not_over_http("a list of documents with contains and ids or vectors")
+            return self._fetch(encode_selection(owner, filter), after, limit, ids, vectors)
+        chosen = {**encode_selection(owner, filter), "contains": contains, "text": "true"}
         documents: list[StoredDocument] = []
         following: str | None = after
         while following is not None and len(documents) < limit:
             count = min(_PAGE_DOCUMENTS, limit - len(documents))
             parameters = {**chosen, "after": following, "limit": str(count)}
-            page, following = self._requests.get("/rag/docs", decode_page, parameters)
+            page, following = self._requests.read("/rag/docs", decode_page, parameters)
             documents += page
         return DocumentPage(documents, following)
 
+    def _fetch(
+        self, chosen: dict[str, str], after: str, limit: int, ids: Sequence[str] | None, vectors: bool
+    ) -> DocumentPage:
+        """Return documents by ids, or with vectors."""
+        value: Json = {"owner": chosen.get("owner"), "vectors": vectors, "at": self._requests.at}
+        if "filter" in chosen:
+            value["filter"] = msgspec.json.decode(chosen["filter"])
+        if ids is not None:
+            values.check_texts("ids", ids)
+            found: list[StoredDocument] = []
+            for batch in split_ids([name for name in ids if name > after]):
+                body = {**value, "ids": list(batch), "limit": _PAGE_DOCUMENTS}
+                found += self._requests.post("/rag/docs", body, decode_page)[0]
+            found.sort(key=lambda document: document.id)
+            return DocumentPage(found[:limit], found[limit - 1].id if 0 < limit < len(found) else None)
+        documents: list[StoredDocument] = []
+        following: str | None = after
+        while following is not None and len(documents) < limit:
+            body = {**value, "after": following, "limit": min(_PAGE_DOCUMENTS, limit - len(documents))}
+            page, following = self._requests.post("/rag/docs", body, decode_page)
+            documents += page
+        return DocumentPage(documents, following)
+
+    def existing_ids(self, ids: Iterable[str]) -> frozenset[str]:
+        """Return the ids that exist in the KB; none of them before the first write."""
+        values.check_texts("ids", ids)
+
+        def decode(value: Json) -> list[str]:
+            return [document["id"] for document in value["documents"]]
+
+        stored: set[str] = set()
+        for batch in split_ids([*dict.fromkeys(ids)]):
+            body: Json = {"ids": list(batch), "limit": _PAGE_DOCUMENTS, "text": False, "at": self._requests.at}
+            stored.update(unless_empty(functools.partial(self._requests.post, "/rag/docs", body, decode), []))
+        return frozenset(stored)
+
     def count(self, *, owner: str | None = None, filter: Conditions | None = None) -> int:  # noqa: A002
-        """Return the number of documents of an owner whose metadata meets the filter. Raises E211."""
-        parameters = {**_encode_selection(owner, filter), "limit": "1"}
-        return self._requests.get("/rag/docs", lambda value: int(value["count"]), parameters)
+        """Return the number of documents of an owner whose metadata meets the filter; 0 before the first write.
+
+        Raises E211.
+        """
+        parameters = {**encode_selection(owner, filter), "limit": "1"}
+        return unless_empty(lambda: self._requests.read("/rag/docs", lambda value: int(value["count"]), parameters), 0)
 
     def facets(
         self,
@@ -313,74 +418,23 @@ class RemoteKnowledgeBase:
         """Return the most frequent values of a metadata key, each with the number of documents that have it."""
         values.check_text("key", key)
         values.check_count("limit", limit)
-        parameters = {**_encode_selection(owner, filter), "key": key, "limit": str(limit)}
-        return self._requests.get(
-            "/rag/facets", lambda value: msgspec.convert(value["values"], list[Facet]), parameters
-        )
+        parameters = {**encode_selection(owner, filter), "key": key, "limit": str(limit)}
+
+        def decode(value: Json) -> list[Facet]:
+            return msgspec.convert(value["values"], list[Facet])
+
+        return unless_empty(lambda: self._requests.read("/rag/facets", decode, parameters), [])
 
     def document(self, document_id: str) -> StoredDocument:
         """Return a document. Raises E214."""
-        return self._requests.get(f"/rag/docs/{quote_part(document_id)}", decode_as(StoredDocument))
+        return self._requests.read(f"/rag/docs/{quote_part(document_id)}", decode_as(StoredDocument))
 
-    def stats(self) -> EngineStats | None:
-        """Return figures of the stored documents; None before the first write."""
+    def stats(self) -> EngineStats:
+        """Return figures of the stored documents: zeros before the first write."""
         all_stats = self._requests.connection.fetch(
             ClientRequest("GET", "/rag/kbs"), lambda value: msgspec.convert(value["kbs"], list[EngineStats])
         )
-        return next((stats for stats in all_stats if stats.kb_id == self.kb_id), None)
-
-
-def _encode_selection(owner: str | None, conditions: Conditions | None) -> dict[str, str]:
-    """Return the query parameters that select documents. Raises E238."""
-    values.check_text("owner", owner, optional=True)
-    values.check_filter(conditions)
-    parameters = {} if owner is None else {"owner": owner}
-    if conditions:
-        value = dict(conditions) if isinstance(conditions, Mapping) else list(conditions)
-        parameters["filter"] = encode_json(value).decode()
-    return parameters
-
-
-def _read_events(response: httpx2.Response) -> Iterator[tuple[str, bytes]]:
-    """Yield name and data of server-sent events. Only a line feed ends a line: a text may contain other line ends."""
-    rest, name = b"", ""
-    for block in response.iter_bytes():
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            if line.startswith(b"event: "):
-                name = line.removeprefix(b"event: ").decode()
-            elif line.startswith(b"data: "):
-                yield name, line.removeprefix(b"data: ")
-
-
-def _split_batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:
-    lines: list[bytes] = []
-    size = 0
-    for document in documents:
-        line = _encode_document(document)
-        if lines and (len(lines) == _BATCH_DOCUMENTS or size + len(line) > _BATCH_BYTES):
-            yield lines
-            lines, size = [], 0
-        lines.append(line)
-        size += len(line)
-    if lines:
-        yield lines
-
-
-def _encode_document(document: Document) -> bytes:
-    """Encode a document as JSON. Raises E213."""
-    if not document.id:
-        raise errors.document_invalid(document.id, "its id is empty")
-    if not document.text.strip():
-        raise errors.document_invalid(document.id, "its text is blank")
-    if document.vector is not None:
-        raise errors.document_invalid(document.id, "its vector cannot be sent over HTTP")
-    optional = {"title": document.title, "url": document.url, "metadata": dict(document.metadata)}
-    value = {"id": document.id, "text": document.text} | {name: item for name, item in optional.items() if item}
-    try:
-        return encode_json(value)
-    except errors.UsageError as fault:
-        raise errors.document_invalid(document.id, "it cannot be encoded as JSON") from fault
+        return next((stats for stats in all_stats if stats.kb_id == self.kb_id), EngineStats.empty(self.kb_id))
 
 
 class RemoteVersions:
@@ -414,7 +468,7 @@ class RemoteVersions:
         return changes
 
     def rollback(self, version: int | str) -> Rollback:
-        """Make an earlier version the current one, by its number, else by the version of the package installed then."""
+        """Make an earlier version the current one, by its number, or by the package version that it had installed."""
         body = encode_json({"kb_id": self._requests.kb_id, "version": version})
         key = {"idempotency-key": secrets.token_hex(16)}
         request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
@@ -432,7 +486,7 @@ class RemoteMaintenance:
     def compact(
         self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
     ) -> CompactionReport:
-        """Merge and re-cluster shards where that pays off, or all of them. The server sends no progress."""
+        """Merge and re-cluster shards where that is worthwhile, or all of them. The server sends no progress."""
         return self._requests.post("/rag/compact", {"everything": everything}, decode_as(CompactionReport))
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
@@ -445,45 +499,15 @@ class RemoteMaintenance:
         return self._requests.connection.fetch(request, decode_as(SweepReport))
 
 
-def decode_as(kind: type[Result]) -> Callable[[Json], Result]:
-    """Return a decoder that ignores unknown keys."""
-    return lambda value: msgspec.convert(value, kind)
+class RemoteFeedback:
+    """The judgements of the users of a KB on a server."""
 
+    def __init__(self, requests: _KbRequests) -> None:
+        self._requests = requests
 
-def decode_hits(value: Json) -> Hits:
-    """Decode hits. The server sends neither the searched shards nor the weights of words."""
-    hits = [
-        {
-            "also_in_count": len(hit["also_in"]),
-            **hit,
-            "document_id": hit["id"],
-            "text": hit["content"],
-            "also_in": [{**place, "document_id": place["id"]} for place in hit["also_in"]],
-        }
-        for hit in value["results"]
-    ]
-    return msgspec.convert({**value, "passages": hits, "shards_asked": 0}, Hits)
-
-
-def decode_page(value: Json) -> tuple[list[StoredDocument], str | None]:
-    """Return the documents of a page, and the `after` of the next page."""
-    return msgspec.convert((value["documents"], value["next"]), tuple[list[StoredDocument], str | None])
-
-
-def decode_ingestion(value: Json) -> WriteReport:
-    return WriteReport(
-        added=value["ingested_docs"] - value["replaced_docs"],
-        replaced=value["replaced_docs"],
-        unchanged=value["unchanged_docs"],
-        chunks=value["ingested_chunks"],
-        manifest_version=value["manifest_version"],
-    )
-
-
-def decode_changes(value: Json) -> tuple[DocumentChanges, str | None]:
-    """Return the changes of a page, and the `after` of the next page."""
-    added, removed, changed = (
-        tuple(document["id"] for document in value["documents"] if document["change"] == change)
-        for change in ("added", "removed", "changed")
-    )
-    return DocumentChanges(value["kb_id"], value["a"], value["b"], added, removed, changed), value["next"]
+    def add(self, query: str, rating: Rating, documents: Sequence[str] = ()) -> None:
+        """Store a judgement. `documents`: the hit, or the documents that an answer cites."""
+        values.check_text("query", query)
+        values.check_texts("documents", documents)
+        value = {"query": query, "rating": rating, "document_ids": list(documents)}
+        self._requests.post("/feedback", value, lambda _: None)

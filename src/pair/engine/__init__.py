@@ -1,1 +1,1 @@
-"""What is stored, and how is it found: immutable shards on a blob store."""
+"""The engine: immutable shards on a blob store, and the search over them."""

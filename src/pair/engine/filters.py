@@ -7,7 +7,7 @@ Invariants
     Integers beyond 2**53 are not exact as DOUBLE, so their rows also have the digits as text. Equality compares digits;
     ranges compare DOUBLE.
     A filter has at most MAX_CONDITIONS conditions, MAX_VALUES values and MAX_DEPTH levels.
-    A filter is no access control: it narrows a search.
+    A filter is not access control: it only narrows a search.
 """
 
 import datetime
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pair import errors
 
@@ -27,21 +27,23 @@ Row = tuple[str, str | None, float | None]
 StoredValue = tuple[str | None, float | None]
 """A stored value: a text, a number, or both for a large integer."""
 Bound = Literal["gt", "gte", "lt", "lte"]
-Operator = Literal["equals", "prefix"] | Bound
+TextCheck = Literal["prefix", "substring", "substring_ignore_case"]
+Operator = Literal["equals"] | TextCheck | Bound
 
 _BOUNDS: Mapping[str, Bound] = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
 _BOUND_NAMES: Mapping[str, Bound] = {bound: bound for bound in _BOUNDS.values()}
 _COMBINATIONS: Mapping[str, Literal["and", "or", "not"]] = {"$and": "and", "$or": "or", "$not": "not"}
-_NAMES = "eq, ne, in, not_in, contains, exists, prefix, gt, gte, lt, lte"
+_NAMES = "eq, ne, in, not_in, contains, exists, prefix, substring, substring_ignore_case, gt, gte, lt, lte"
+_TEXT_CHECKS: Mapping[str, TextCheck] = {name: name for name in get_args(TextCheck)}
 _ASSIGNMENT = re.compile(r"(!?)([^=<>!][^=<>]*?)(!=|>=|<=|=|>|<)(.*)", re.DOTALL)
 _EXISTENCE = re.compile(r"(!?)([^=<>!][^=<>]*)\?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,4000}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 MAX_CONDITIONS = 100
 MAX_VALUES = 2_000
-"""Most values of all conditions together."""
+"""Maximum number of values of all conditions together."""
 MAX_DEPTH = 12
-"""Most filters inside each other."""
+"""Maximum nesting depth of filters."""
 _NOTHING: StoredValue = None, None
 _LARGEST_EXACT = 2**53
 _LARGEST_SHOWN_BITS = 10_000
@@ -50,7 +52,7 @@ _MAX_SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of one stored value. Bounds and prefixes that are texts match only texts; numbers match only numbers."""
+    """A check of one stored value. Bounds, prefixes and substrings that are texts match only texts."""
 
     operator: Operator
     text: str | None
@@ -70,7 +72,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """A combination of filters: all of them must hold, one of them must hold, or the only one must not hold."""
+    """A combination of filters: all must hold, one must hold, or the single one must not hold."""
 
     operator: Literal["and", "or", "not"]
     parts: frozenset["Filter"]
@@ -120,7 +122,7 @@ def _rows(key: str, value: Any) -> Iterator[Row]:
 
 
 def _to_value(value: Any) -> StoredValue | None:
-    """Return the stored value; `_NOTHING` for NaN; None if it is neither text, number, boolean nor date."""
+    """Return the stored value; `_NOTHING` for NaN; None if it is not a text, number, boolean or date."""
     if isinstance(value, str):
         return _storable(value), None
     if isinstance(value, bool):
@@ -166,7 +168,7 @@ def parse_filter(value: Mapping[str, Any]) -> Filter:
 
 
 class _Parser:
-    """Parses one filter. It stops at the first condition beyond the limit: the input may be long."""
+    """A parser of one filter. It stops at the first condition beyond the limit: the input may be long."""
 
     def __init__(self) -> None:
         self._conditions = 0
@@ -209,10 +211,10 @@ def _parse_condition(key: str, wanted: Any) -> Filter:
         operator = name.removeprefix("$") if isinstance(name, str) else name
         if operator in _BOUND_NAMES:
             checks.append(_parse_bound(_BOUND_NAMES[operator], operand, {key: wanted}))
-        elif operator == "prefix":
+        elif operator in _TEXT_CHECKS:
             if not isinstance(operand, str):
-                raise _filter_error({key: wanted}, "a prefix is a text")
-            checks.append(Check("prefix", _storable(operand), None))
+                raise _filter_error({key: wanted}, f"a {operator.partition('_')[0]} is a text")
+            checks.append(Check(_TEXT_CHECKS[operator], _storable(operand), None))
         elif operator in _OPERATORS:
             parts.append(_OPERATORS[operator](key, operand, {key: wanted}))
         else:

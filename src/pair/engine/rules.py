@@ -1,7 +1,7 @@
 """Decisions about shards: which to query, merge, compact, delete and evict.
 
 Invariants
-    Nothing here reads a file, a clock or the network: every observation is an argument.
+    Nothing here reads a file, a clock or the network: all observations are arguments.
 """
 
 import datetime
@@ -32,19 +32,19 @@ class Ranked:
 @dataclass(frozen=True, slots=True)
 class AskingOrder:
     first: tuple[int, ...]
-    """Shards that are always asked; the nearest of each run first."""
+    """Shards that are always searched; the nearest of each run first."""
     fanned_out: tuple[Ranked, ...] = ()
-    """Shards that are always asked too, one after another, nearest first. They are fetched together."""
+    """Shards that are always searched after the first group, one by one, nearest first. They are fetched together."""
     further: tuple[Ranked, ...] = ()
-    """Shards that are asked while they are likely to have a nearer row."""
+    """Shards that are searched while they are likely to have a nearer row."""
     rest: tuple[Ranked, ...] = ()
-    """Shards beyond the cap, asked while they could have a nearer row, if `may_exceed_cap`."""
+    """Shards beyond the cap, searched while they can have a nearer row, if `may_exceed_cap`."""
 
 
 def order_shards(
     shards: Sequence[ShardRef], ranked: Mapping[str, Sequence[Ranked]], settings: EngineSettings, *, ask_all: bool
 ) -> AskingOrder:
-    """Order shards for a query by vector. `ranked`: the shards of each run. Shards outside a run are always asked."""
+    """Order shards for a vector query. `ranked`: the shards of each run. Shards outside a run are always searched."""
     positions = range(len(shards))
     if ask_all or len(shards) <= settings.small_kb_max_shards:
         return AskingOrder(tuple(positions))
@@ -73,17 +73,17 @@ def _nearness(shard: Ranked) -> tuple[float, int]:
 
 
 def may_exceed_cap(*, found: int, wanted: int, is_filtered: bool) -> bool:
-    """Return whether shards beyond the cap may be asked: for a filter, or if too few rows were found."""
+    """Return whether shards beyond the cap may be searched: with a filter, or if too few rows were found."""
     return is_filtered or found < wanted
 
 
 LIKELY_REACH = 1.1
-"""A shard is skipped if its centroid is farther than this many times the last hit. In many dimensions, few vectors are
+"""A shard is skipped if its centroid is farther than the last hit by this factor. In many dimensions, few vectors are
 much nearer to the query than their centroid."""
 
 
 def is_likely_nearer(shard: Ranked, farthest_hit: float | None) -> bool:
-    """Return whether a shard probably has a nearer row. `farthest_hit`: None while there are too few hits."""
+    """Return whether a shard probably has a nearer row. `farthest_hit`: a distance; None if there are too few hits."""
     return farthest_hit is None or shard.distance < LIKELY_REACH * farthest_hit
 
 
@@ -141,10 +141,8 @@ class CompactionPlan:
     """Shards to replace by shards of their live documents."""
 
 
-def plan_compaction(
-    manifest: Manifest, settings: EngineSettings, *, everything: bool = False, min_shards: int | None = None
-) -> CompactionPlan:
-    """Choose the shards to compact. `min_shards` overrides the setting.
+def plan_compaction(manifest: Manifest, settings: EngineSettings, *, everything: bool = False) -> CompactionPlan:
+    """Choose the shards to compact.
 
     Runs are merged up to the largest that is at most twice as large as all smaller ones together. So a rewritten row
     is always in a run that grows by half or more, and a small addition does not rewrite a large KB. Shards of a
@@ -154,8 +152,8 @@ def plan_compaction(
     if everything:
         return CompactionPlan("no_compaction_debt", ()) if _is_tidy(own) else CompactionPlan("size_tier", tuple(own))
     runs = _runs_by_size(own)
-    least = settings.compaction_min_shard_count if min_shards is None else min_shards
-    count = _runs_worth_merging([_rows(run) for run in runs]) if len(own) >= least else 0
+    is_many = len(own) >= settings.compaction_min_shard_count
+    count = _runs_worth_merging([_rows(run) for run in runs]) if is_many else 0
     if count:
         return CompactionPlan("size_tier", tuple(shard for run in runs[:count] for shard in run))
     worn = tuple(shard for shard in own if shard.tombstone_ratio >= settings.compaction_tombstone_ratio)
@@ -192,7 +190,7 @@ def _rows(shards: Iterable[ShardRef]) -> int:
 # ── re-embedding ───────────────────────────────────────────────────────────────────────────────────
 
 MOST_ROWS_UNDER_LEASE = 2_000
-"""Most chunks to embed and store while other writers wait."""
+"""Maximum number of chunks to embed and store while other writers wait."""
 
 
 def group_for_reembedding(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
@@ -201,7 +199,7 @@ def group_for_reembedding(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
 
 
 def may_finish_under_lease(late: Iterable[ShardRef], *, is_last_round: bool) -> bool:
-    """Return whether the late shards are small enough to embed under the lease. In the last round, always."""
+    """Return whether the late shards are small enough to embed under the lease; True in the last round."""
     return is_last_round or _rows(late) <= MOST_ROWS_UNDER_LEASE
 
 
@@ -227,7 +225,7 @@ def find_garbage(
 
 
 _WORTH_FORGETTING = 100
-"""Number of old entries that justify a new manifest without them."""
+"""Number of old entries that justify writing a new manifest without them."""
 
 
 def find_old_drops(
@@ -254,7 +252,9 @@ class PastVersion:
 
 
 def choose_versions(past: Sequence[PastVersion], settings: EngineSettings, now: datetime.datetime) -> frozenset[int]:
-    """Choose the versions to keep. `past`: newest first. A version that the next one repeats does not count."""
+    """Choose the versions to keep. `past`: newest first. A version with the same documents as the next one does not
+    count.
+    """
     distinct = [version for version in past if not version.is_repeated]
     since = now - datetime.timedelta(days=settings.keep_days)
     return frozenset(

@@ -1,4 +1,4 @@
-"""The settings of the engine, apart from the rules: every command reads settings, and few commands need rules."""
+"""The settings of the engine. They are apart from the rules, because few commands need rules."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from pair.values import LONGEST_WAIT_SECONDS
 
 Positive = Annotated[int, Gt(0)]
 _LONGEST_SECONDS = 1_000_000_000
-EmbedderKind = Literal["static", "minilm", "fastembed", "openai", "ngram"]
+EmbedderKind = Literal["static", "minilm", "fastembed", "openai", "ngram", "given"]
 LeaseKind = Literal["auto", "memory", "file", "blob", "redis"]
 Chunker = Literal["structure", "seed"]
 GraphKind = Literal["text", "model", "off"]
@@ -38,11 +38,12 @@ class EngineSettings:
     cache_ttl_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 0.0
     """Evict cached shards that were not used for this many seconds. 0 means never."""
     embedder: EmbedderKind = "static"
-    """How vectors are computed: static, minilm or fastembed (extras), openai (a server), or ngram (no model)."""
+    """How vectors are computed: static, minilm or fastembed (extras), openai (a server), ngram (no model), or given
+    (documents and queries bring their vectors)."""
     embedding_model: str = ""
-    """Name of the model, for fastembed and openai."""
+    """Name of the model, for fastembed and openai; for given, the model that makes the vectors elsewhere."""
     embedding_dimension: Annotated[int, Ge(0), Le(4096)] = 0
-    """Number of dimensions, for ngram (0 means 384) and openai (0 means the default of the model)."""
+    """Number of dimensions, for given, ngram (0 means 384) and openai (0 means the default of the model)."""
     embedding_url: str = ""
     """URL of the OpenAI-compatible embedding server, including `/v1`. Empty for ai.base_url."""
     embedding_api_key: str = field(default="", repr=False)
@@ -59,7 +60,7 @@ class EngineSettings:
     """Maximum size of a chunk, at least 50. 0 means 2000 (structure) or 500 (seed)."""
     graph: GraphKind = "text"
     """How entities are found: text (rules, no model), model (ai.model), or off."""
-    ingest_batch_documents: Positive = 5000
+    ingest_batch_documents: Positive = 20_000
     """Maximum number of documents in one write."""
     ingest_batch_bytes: Positive = 8_388_608
     """Maximum size of the documents in one write."""

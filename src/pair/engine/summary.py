@@ -77,12 +77,18 @@ class EngineStats:
     shards: int
     size_bytes: int
     deleted_documents: int
-    """Deleted documents that take room until compaction."""
+    """Number of deleted documents that use storage until compaction."""
     manifest_version: int
+    """Number of the current manifest; 0 before the first write."""
     embedder: str
     dimension: int
     cache: Mapping[str, int] = field(default_factory=dict)
     compaction_debt: str = ""
+
+    @staticmethod
+    def empty(kb_id: str) -> "EngineStats":
+        """Return the figures of a KB before its first write."""
+        return EngineStats(kb_id, 0, 0, 0, 0, 0, 0, "", 0)
 
     @staticmethod
     def of(manifest: "Manifest", cache: "ShardCache", compaction_debt: str) -> "EngineStats":

@@ -1,1 +1,1 @@
-"""How well does a knowledge base answer questions whose answers are known?"""
+"""Retrieval quality of a knowledge base, measured on judged sets."""

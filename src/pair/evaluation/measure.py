@@ -1,6 +1,6 @@
 """Measure the quality and speed of search on judged queries: nDCG, recall, reciprocal rank, times.
 
-A judged set has documents, queries, and judgements which document answers which query:
+A judged set has documents, queries, and judgements that say which document answers which query:
 
     corpus.jsonl     {"id": ..., "text": ..., "title": ...} per line; url and metadata are optional
     queries.jsonl    {"id": ..., "text": ...} per line
@@ -35,10 +35,10 @@ _HEADINGS = frozenset({"score", "relevance", "rel"})
 _SHOWN = 10
 _DEPTH = 100
 _FIRST_CHUNKS = 200
-"""Two for each wanted document; doubled while that is too few."""
+"""Number of hits to request first. It doubles while the hits name too few documents."""
 
 _ALL_HITS = SearchOptions(allow_weak=True)
-"""A ranking is judged whole, even if none of its hits seems relevant."""
+"""Options that return the whole ranking, even if none of its hits seems relevant."""
 
 Grades = Mapping[str, float]
 """The relevance of each relevant document."""
@@ -59,7 +59,7 @@ class JudgedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The queries to ask, and how many were left out."""
+    """The queries to ask, and the number of queries and judgements that were left out."""
 
     queries: tuple[JudgedQuery, ...]
     skipped_queries: int
@@ -123,6 +123,17 @@ def read_judged_set(folder: str | Path) -> JudgedSet:
             raise errors.judged_set_invalid(where, "text is empty")
         queries[value["id"]] = value["text"]
     return JudgedSet(place, queries, _read_judgements(judgements_path))
+
+
+def judge_by_feedback(name: str, grades: Mapping[str, Grades]) -> JudgedSet:
+    """Return the judgements of users as a set without documents. `grades`: the relevant documents of each query."""
+    queries = {str(number): query for number, query in enumerate(grades, 1)}
+    judgements = [
+        Judgement(number, document_id, grade)
+        for number, query in queries.items()
+        for document_id, grade in grades[query].items()
+    ]
+    return JudgedSet(Path(f"feedback on {name}"), queries, judgements)
 
 
 def is_judged_set(folder: Path) -> bool:

@@ -1,1 +1,1 @@
-"""Where the stages meet: a knowledge base opened, filled, searched and asked."""
+"""Composition of all parts: open, fill, search and ask a knowledge base."""

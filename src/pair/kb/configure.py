@@ -1,8 +1,8 @@
-"""Collections in the configuration file: added and removed as text, so that comments and order stay.
+"""Edits of collections in the configuration file, as text, so that comments and order stay.
 
 Invariants
-    The edited file is parsed again before it is written: only the one collection may differ, else nothing is written.
-    A file that was trusted stays trusted; one that was not does not become so by an edit.
+    The edited text is parsed before it is written. If more than the one collection differs, nothing is written.
+    An edit does not change whether a file is trusted.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _AMBIGUOUS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", 
 
 @dataclass(frozen=True)
 class EditedConfig:
-    """What was written."""
+    """The result of an edit."""
 
     path: Path
     lines: tuple[str, ...]
@@ -32,7 +32,9 @@ class EditedConfig:
 
 
 def add_collection(config: str | None, name: str, entry: Mapping[str, Any]) -> EditedConfig:
-    """Add a collection to the configuration. Raises E401 and writes nothing if it is there, or cannot be added."""
+    """Add a collection to the configuration. Raises E401 and writes nothing if the name exists, or the edit is not
+    possible.
+    """
     edit = _Edit(config)
     known = edit.checked.values.get(COLLECTIONS) or {}
     if name in known:
@@ -42,7 +44,7 @@ def add_collection(config: str | None, name: str, entry: Mapping[str, Any]) -> E
 
 
 def remove_collection(config: str | None, name: str) -> EditedConfig:
-    """Remove a collection from the configuration. Raises E401 and writes nothing if it is not there."""
+    """Remove a collection from the configuration. Raises E401 and writes nothing if it does not exist."""
     edit = _Edit(config)
     known = dict(edit.checked.values.get(COLLECTIONS) or {})
     if name not in known:
@@ -74,7 +76,7 @@ class _Edit:
         return errors.settings_invalid(str(self.path), f"{reason}. Nothing was written", hints=hints)
 
     def write(self, text: str, collections: dict[str, Any], lines: list[str]) -> EditedConfig:
-        """Write the text if it says what it should, and keep the trust in the file."""
+        """Write the text if it parses to the wanted settings, and keep the trust in the file."""
         content = text.encode("utf-8")
         after = check_config(content, self.path)
         expected = {name: value for name, value in self.checked.values.items() if name != COLLECTIONS}
@@ -108,7 +110,9 @@ class _Edit:
 
 
 def _insert(edit: _Edit, lines: list[str]) -> str:
-    """Return the text with the lines of a collection at their place. Raises E401 for a form that has no such place."""
+    """Return the text with the lines of a collection at their place. Raises E401 if the form of the file is not
+    supported.
+    """
     root = edit.root
     if _is_empty(root):
         return _append(edit.text, -1, 0, ["kb:", "  collections:", *(f"    {line}" for line in lines)])
@@ -175,7 +179,7 @@ def _last_line(node: Any) -> int:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as YAML: JSON, but for plain words."""
+    """Return a value as YAML: plain words, else JSON."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _AMBIGUOUS:
         return value
     return json.dumps(value, ensure_ascii=False)

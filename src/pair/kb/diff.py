@@ -2,7 +2,7 @@
 
 Invariants
     Files are compared with files by their bytes, and with a version by their text, as sync would read it.
-    Descriptions are made by rules alone: index.txt may hold what a model wrote about another text.
+    Descriptions are made by rules alone, because index.txt may hold a model's description of another text.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pair import errors, files
 from pair.ai.summariser import ExtractiveSummariser
 from pair.engine.maintenance.versions import CURRENT, ManifestDiff
+from pair.kb.answer_tests import ChangedAnswer, ask_questions, compare_answers, find_questions, open_side
 from pair.kb.open import open_kb, open_reader
 from pair.packages import archive, folders, package, record
 from pair.packages.rules import MANIFEST_NAME, is_local_path, is_of_index
@@ -173,7 +174,7 @@ class _FolderSide:
     """Whether its manifest.json is that of a package."""
 
     def includes(self, path: str) -> bool:
-        """Tell whether a file is compared. An index is not: it follows from the texts."""
+        """Tell whether a file is compared. An index is not compared: it follows from the texts."""
         if is_of_index(path):
             return False
         return path in self.names if self.names is not None else path != MANIFEST_NAME or not self.is_package
@@ -216,6 +217,24 @@ def open_diff(settings: Settings, a: str, b: str | None, kb_id: str) -> "Iterato
                 yield _compare_folders(shown, old, new)
 
 
+def compare_side_answers(
+    settings: Settings, a: str, b: str | None, kb_id: str, questions: Path | None
+) -> list[ChangedAnswer]:
+    """Return how the answers to the test questions differ. Raises E511, E512, and the errors of `open_diff`.
+
+    `questions`: a file; None for the questions of B, else of A.
+    """
+    sides = [_parse_side(text, kb_id) for text in (a, b or CURRENT)]
+    places = [str(side) if isinstance(side, Path) else None for side in sides]
+    expected = find_questions(settings, places[::-1], questions)
+    asked, given = [one.question for one in expected], []
+    for side, place in zip(sides, places, strict=True):
+        kb, at = (kb_id, None) if isinstance(side, Path) else (side.kb_id, side.version)
+        with open_side(settings, place, kb, None if at == CURRENT else at) as opened:
+            given.append(ask_questions(opened, asked))
+    return compare_answers(asked, *given)
+
+
 def _parse_side(text: str, kb_id: str) -> _VersionSide | Path:
     if is_local_path(text):
         path = Path(text)
@@ -223,10 +242,10 @@ def _parse_side(text: str, kb_id: str) -> _VersionSide | Path:
             raise errors.nothing_to_compare(text)
         return path
     if "/" in text or "\\" in text or text.endswith(".zip"):
-        raise errors.cannot_compare(text, "it is no version of a KB", f"A path begins with ./ : ./{text}")
+        raise errors.cannot_compare(text, "it is not a version of a KB", f"A path begins with ./ : ./{text}")
     name, mark, version = text.rpartition("@")
     if (mark and not name) or not version:
-        raise errors.cannot_compare(text, "it is no version of a KB", "As in 7, 1.0.0, current or handbook@7")
+        raise errors.cannot_compare(text, "it is not a version of a KB", "As in 7, 1.0.0, current or handbook@7")
     return _VersionSide(name or kb_id, version)
 
 

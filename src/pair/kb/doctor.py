@@ -1,4 +1,4 @@
-"""Checks of each part that a KB needs, with advice for the missing ones.
+"""Checks of each part that a KB needs, with advice about problems.
 
 Invariants
     Nothing is left behind: trial entries in stores and leases are removed, and missing folders are not created.
@@ -38,7 +38,7 @@ class DoctorCheck:
 
 
 def examine(load: Callable[[], Settings]) -> Iterator[tuple[str, DoctorCheck]]:
-    """Yield the name and the result of each check. Without valid settings there is only one."""
+    """Yield the name and the result of each check. Without valid settings, there is only one check."""
     try:
         settings = load()
     except errors.PairError as fault:
@@ -65,7 +65,7 @@ def examine(load: Callable[[], Settings]) -> Iterator[tuple[str, DoctorCheck]]:
 def _check_configuration(settings: Settings) -> DoctorCheck:
     config = settings.folder_config
     if config is None or not config.requests:
-        shown = str(settings.config_path) if settings.config_path else "the defaults: there is no config.yaml"
+        shown = str(settings.config_path) if settings.config_path else "defaults; there is no config.yaml"
         return DoctorCheck("ok", shown)
     if config.is_trusted:
         return DoctorCheck("ok", f"{config.path}: trusted")
@@ -100,14 +100,14 @@ def _check_store(settings: Settings) -> DoctorCheck:
         return DoctorCheck("ok", f"{address}: created with the first document")
     with contextlib.closing(blob_store(address, settings, SystemClock())) as store:
         refuse_without_compare_and_swap(store, "doctor.", uuid.uuid4().hex)
-    return DoctorCheck("ok", f"{address}: reads, writes, and honours conditions")
+    return DoctorCheck("ok", f"{address}: reads, writes and conditional writes work")
 
 
 def _check_lease(settings: Settings) -> DoctorCheck:
     address = settings.engine.store
     kind = choose_lease_kind(settings, address)
     if kind in {"file", "memory"}:
-        return DoctorCheck("ok", f"{kind}: nothing else is needed")
+        return DoctorCheck("ok", f"{kind}: no server is needed")
     with (
         contextlib.closing(blob_store(address, settings, SystemClock())) as store,
         contextlib.closing(leases_for(settings, store, SystemClock())) as leases,
@@ -124,14 +124,14 @@ def _check_cache(settings: Settings) -> DoctorCheck:
         free = shutil.disk_usage(nearest).free
     if free < _LITTLE_SPACE_BYTES:
         hints = ("Set engine.cache_dir to a larger disk, or engine.cache_max_bytes",)
-        return DoctorCheck("note", f"{settings.engine.cache_dir}: only {free // 1_000_000} MB are free", hints=hints)
-    return DoctorCheck("ok", f"{settings.engine.cache_dir}: {free / 1e9:.0f} GB are free")
+        return DoctorCheck("note", f"{settings.engine.cache_dir}: only {free // 1_000_000} MB free", hints=hints)
+    return DoctorCheck("ok", f"{settings.engine.cache_dir}: {free / 1e9:.0f} GB free")
 
 
 def _check_embedder(settings: Settings) -> DoctorCheck:
     embedder = choose_embedder(settings)
     vectors = embedder.embed(["Is this a vector?"])
-    return DoctorCheck("ok", f"{embedder.name}: vectors of {vectors.shape[1]} numbers")
+    return DoctorCheck("ok", f"{embedder.name}: {vectors.shape[1]} dimensions")
 
 
 def _check_kb(settings: Settings) -> DoctorCheck:
@@ -139,22 +139,23 @@ def _check_kb(settings: Settings) -> DoctorCheck:
     if not _is_folder(address) or files.expand_path(address).exists():
         with open_kb(DEFAULT_KB, settings=settings) as kb:
             stats = kb.stats()
-    if stats is None:
-        return DoctorCheck("note", "nothing is stored yet", hints=("pair sync, or pair ingest FILE",))
+    if stats is None or not stats.manifest_version:
+        return DoctorCheck("note", "it is empty", hints=("pair sync, or pair ingest FILE",))
     embedder = choose_embedder(settings)
     if stats.embedder != embedder.name:
         raise errors.embedder_differs(DEFAULT_KB, stats.embedder, embedder.name)
-    return DoctorCheck("ok", f"{DEFAULT_KB}: documents: {stats.documents:,}, shards: {stats.shards:,}")
+    documents = f"{stats.documents:,} document{'s'[: stats.documents != 1]}"
+    return DoctorCheck("ok", f"{DEFAULT_KB}: {documents} in {stats.shards:,} shard{'s'[: stats.shards != 1]}")
 
 
 def _check_model(settings: Settings) -> DoctorCheck:
     if not settings.ai.model:
-        hints = ("Set ai.model to have answers written",)
-        return DoctorCheck("note", "none is configured: answers are quotations", hints=hints)
+        hints = ("Set ai.model to generate answers",)
+        return DoctorCheck("note", "none is configured; answers quote the documents", hints=hints)
     from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415 - only where it is used
 
     with contextlib.closing(OpenAiLanguageModel(settings.ai)) as model:
-        model.reply("You are asked whether you are there.", "Answer with the word yes.")
+        model.reply("You answer a health check.", "Answer with the word yes.")
     return DoctorCheck("ok", f"{settings.ai.model} answers")
 
 

@@ -1,4 +1,4 @@
-"""Ingest: read files, folders and JSON lines as documents, and store them, with workers where that pays."""
+"""Ingest: read files, folders and JSON lines as documents, and store them, with workers for large loads."""
 
 import dataclasses
 import importlib.util
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 RunnerKind = Literal["local", "ray"]
 _WORTH_WORKERS_BYTES = 4 << 20
-"""With fewer bytes, processes take longer to start than they save (docs/decisions/0021-large-loads.md)."""
+"""Minimum size of a load with several processes. A smaller load would take longer (docs/decisions/0021-large-loads.md).
+"""
 _JSON_LINES = frozenset({".jsonl", ".ndjson"})
 _STANDARD_INPUT = "-"
 _NO_TEXT = "it holds no text"
@@ -38,8 +39,8 @@ _FIELDS = {"id": str, "text": str, "title": str, "url": str, "metadata": dict}
 def read_documents(paths: Sequence[str], on_skip: Callable[[str, str], None]) -> Iterator[Document]:
     """Read files, folders and JSON lines as documents, in the order of their paths.
 
-    `on_skip` is called with files that hold no text, and why. Raises E003 for a missing path before anything is read;
-    E213 for a line that is no document.
+    `on_skip` is called with each file that has no text, and the reason. Raises E003 for a missing path before anything
+    is read; E213 for a line that is not a document.
     """
     for path in paths:
         if path != _STANDARD_INPUT and not Path(path).exists():
@@ -59,7 +60,7 @@ def _read_path(path: str, on_skip: Callable[[str, str], None]) -> Iterator[Docum
     else:
         read = _read_file(Path(path))
         if isinstance(read, UnreadableDocument) and str(read) == _NO_TEXT:
-            read = Document(id=Path(path).as_posix(), text="")  # named by itself, it is refused: E213
+            read = Document(id=Path(path).as_posix(), text="")  # A file that the caller named is refused with E213.
         yield from _list_documents(Path(path), read, on_skip)
 
 
@@ -72,7 +73,7 @@ def read_document(content: bytes, name: str, content_type: str = "", charset: st
 
 
 def _read_file(path: Path) -> Document | UnreadableDocument | None:
-    """Return a file as a document, or why it is none; None for JSON lines, which are read one by one."""
+    """Return a file as a document, or the reason why it is skipped; None for JSON lines, which are read one by one."""
     if path.suffix.lower() in _JSON_LINES:
         return None
     try:
@@ -121,20 +122,20 @@ def _parse_document(line: bytes, where: str) -> Document:
     return Document(**value)
 
 
-# ── storing them ───────────────────────────────────────────────────────────────────────────────────
+# ── storing documents ───────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclasses.dataclass(frozen=True)
 class Ingestion:
     runner: Literal["auto", "plain", "local", "ray"]
     workers: int
-    """0 for what the settings say."""
+    """Number of workers; 0 for the setting."""
     chunk_size: int | None
     on_progress: "Callable[[BuildProgress], None]"
 
 
 def ingest(kb_id: str, documents: Iterator[Document], settings: Settings, how: Ingestion) -> "WriteReport":
-    """Store documents; with workers if asked for, or by default if they pay."""
+    """Store documents; with workers if requested, or by default if the load is large."""
     from pair.engine.write.bulk_load import BuildProgress  # noqa: PLC0415 - loads the engine
 
     kind, stored = how.runner, 0
@@ -155,7 +156,7 @@ def ingest(kb_id: str, documents: Iterator[Document], settings: Settings, how: I
 
 
 def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, Iterator[Document]]:
-    """Tell whether several processes would pay, and return all documents, some of which were read to find out."""
+    """Return whether the load is large, and all documents, some of which were read to find out."""
     from pair.engine.write.prepare import estimate_bytes  # noqa: PLC0415 - loads the engine
 
     if (settings.engine.build_workers or cores()) == 1 or settings.engine.store == "memory:":
@@ -171,12 +172,12 @@ def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, 
 
 
 def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -> "ProcessRunner | RayRunner":
-    """Return the runner as a context manager. `workers`: 0 for what the settings say. Raises E401."""
+    """Return the runner as a context manager. `workers`: 0 for the setting. Raises E401."""
     from pair.kb.runners import ProcessRunner, RayRunner, Setup  # noqa: PLC0415 - only where they are used
 
     engine = settings.engine
     if engine.store == "memory:":
-        raise errors.settings_invalid("engine.store", "what is in the memory of one process cannot be built by others")
+        raise errors.settings_invalid("engine.store", "other processes cannot write to a store in memory")
     store = engine.store if engine.store.startswith(OBJECT_STORES) else str(files.expand_path(engine.store).absolute())
     cache = str(files.expand_path(engine.cache_dir).absolute())
     placed = dataclasses.replace(settings, engine=dataclasses.replace(engine, store=store, cache_dir=cache))

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
     from pair.kb.package_index import EngineIndexInstaller
     from pair.packages.content import Fetcher
-    from pair.packages.signing import TrustedKeys
+    from pair.packages.signing import SecretKey, TrustedKeys
     from pair.web.http_client import HttpClient
 
 
 class SilentObserver:
-    """Ignores messages and progress."""
+    """An observer that ignores messages and progress."""
 
     def say(self, text: str) -> None:
         pass
@@ -77,7 +77,7 @@ class Installer:
     observer: Observer = field(default_factory=SilentObserver)
     clock: Clock = field(default_factory=SystemClock)
     folder: Path = field(default_factory=Path.cwd)
-    """The base of relative sources and the monorepo."""
+    """The folder that relative sources and the monorepo are below."""
 
     @property
     def default_target(self) -> Path:
@@ -103,7 +103,7 @@ class Installer:
         Raises E012 if nothing is installed, before any request to the network.
         """
         refuse_conflicting_options(source, offline=offline)
-        # A fault of a named source is reported first, unless that takes a request to the network.
+        # Report the fault of a named source first, unless that needs a request to the network.
         is_remote_feed = source is not None and is_remote(source) and resolve.find_feed(source, self.folder) is not None
         named = self.resolve(source, offline=offline) if source is not None and not is_remote_feed else None
         if not (target / RECORD_NAME).exists():
@@ -117,7 +117,7 @@ class Installer:
         return self.resolve(None, offline=offline, fresh=True)
 
     def resolve_locked(self, kb: LockedKb, lock: Path, *, offline: bool) -> KbSource:
-        """Return a source with exactly the locked bytes. A cached release is not requested again. Raises E022."""
+        """Return a source with exactly the locked bytes. A cached release needs no request. Raises E022."""
         refuse_conflicting_options(kb.source, offline=offline)
         beside_lock = dataclasses.replace(self, folder=lock.parent.absolute())
         address = resolve.find_feed(kb.source, beside_lock.folder)
@@ -139,7 +139,7 @@ class Installer:
         return self._remember_release(address, name, release)
 
     def _remember_release(self, address: FeedAddress, name: str, release: release_index.Release) -> KbSource:
-        """Return a release as a source, and store it so that a locked install need not request the feed."""
+        """Return a release as a source, and store it, so that a locked install needs no feed."""
         source = dataclasses.replace(release_index.to_source(release, address), name=name)
         if source.requires_download:
             stored = dataclasses.replace(source, location=strip_user(source.location), feed=strip_user(address.named))
@@ -202,7 +202,7 @@ class Installer:
     def _refuse_moved(self, request: InstallRequest, source: KbSource) -> None:
         if source.feed is None or request.force or request.locked is not None:
             return
-        with contextlib.suppress(errors.DataError):  # the install reports a damaged record
+        with contextlib.suppress(errors.DataError):  # The install reports a damaged record.
             header = record.read_header(request.target)
             if header is not None and has_moved(header.source, header.name, header.archive_sha256, source):
                 raise errors.version_moved(
@@ -212,7 +212,7 @@ class Installer:
     def _apply(
         self, request: InstallRequest, source: KbSource, *, offline: bool, revalidate: bool, as_a_whole: bool = False
     ) -> InstallReport:
-        """Install once. `as_a_whole`: fetch also the files that the engine seems to have."""
+        """Install once. `as_a_whole`: also fetch the files that the engine seems to have."""
         token, signatures = uuid.uuid4().hex[:12], self._signatures()
         with contextlib.ExitStack() as stack:
             with files.storage_errors():
@@ -276,11 +276,11 @@ class Installer:
         key = packaging.key
         if key is None:
             return self._make_package(folder, output, packaging)
-        from pair.packages.signing import read_secret_key, sign_package  # noqa: PLC0415 - loads cryptography
+        from pair.packages.signing import sign_package  # noqa: PLC0415 - loads cryptography
 
         if key.resolve().is_relative_to(folder.resolve()):
             raise errors.cannot_package(str(folder), f"the secret key is in it: {key}")
-        secret = read_secret_key(key, lambda: self.settings.sign_password or packaging.ask_password())
+        secret = _read_key(self.settings, packaging)
         report = self._make_package(folder, output, packaging)
         sign_package(report, secret)
         return dataclasses.replace(report, signed_by=secret.public.id)
@@ -313,17 +313,21 @@ class Installer:
                 return bundle
             verified = self.verify(path, identity)
             return dataclasses.replace(verified, checks=(*verified.checks, *bundle.checks))
+        trusted = self.trusted_keys(identity)
+        if trusted is not None and identity is not None and path.is_dir():
+            trusted.refuse_unsigned(str(path), "a folder carries none")
+        return verify(path, self.settings.sources, trusted)
+
+    def trusted_keys(self, identity: str | None = None) -> "TrustedKeys | None":
+        """Return the required key, else those of the settings, if there are any. Raises E024, E401."""
         if identity is None:
-            return verify(path, self.settings.sources, self._signatures())
+            return self._signatures()
         from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
 
         try:
-            trusted = TrustedKeys([read_public_key(identity)], is_required=True)
+            return TrustedKeys([read_public_key(identity)], is_required=True)
         except ValueError as fault:
             raise errors.key_unusable(identity, str(fault)) from fault
-        if path.is_dir():
-            trusted.refuse_unsigned(str(path), "a folder carries none")
-        return verify(path, self.settings.sources, trusted)
 
     def describe(self, path: Path) -> Description:
         return describe(path, self.settings.sources)
@@ -379,12 +383,22 @@ def install(
 # ── publishing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def publish(installer: Installer, destination: str, source: Path | None, packaging: Packaging) -> PublishReport:
+def publish(
+    installer: Installer, destination: str, source: Path | None, packaging: Packaging, *, with_site: bool = False
+) -> PublishReport:
     """Publish a package or a folder, which is packaged first; without a source, the default target.
 
-    Raises E003-E021.
+    `with_site`: also write a site that answers in the browser. Raises E003-E021.
     """
     source = source or installer.default_target
+    if with_site and "://" in destination:
+        raise errors.command_line_invalid(
+            f"a site cannot be written to {destination}", hints=["Publish to a folder, and upload the folder"]
+        )
+    if with_site and not source.is_file():
+        packaging = dataclasses.replace(
+            packaging, with_index=True, ask_password=functools.cache(packaging.ask_password)
+        )
     if not is_in_bucket(destination) and Path(destination).resolve().is_relative_to(source.resolve()):
         # Each release would contain all earlier ones.
         raise errors.source_overlaps_target(str(source), destination)
@@ -395,7 +409,7 @@ def publish(installer: Installer, destination: str, source: Path | None, packagi
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
             report = installer.package(source, Path(folder) / "kb.zip", packaging)
             package, skipped = report.path, report.skipped
-        elif dataclasses.replace(packaging, ask_password=str) != Packaging():
+        elif dataclasses.replace(packaging, ask_password=str, key=None if with_site else packaging.key) != Packaging():
             raise errors.command_line_invalid(
                 f"options of packaging do not apply to a finished package: {source}",
                 hints=["Publish the folder to package it again"],
@@ -403,7 +417,26 @@ def publish(installer: Installer, destination: str, source: Path | None, packagi
         installer.verify(package)
         manifest = installer.describe(package).manifest
         assert manifest is not None  # noqa: S101 - `describe` refuses a package without a manifest
-        return dataclasses.replace(release_index.publish(package, manifest, target, installer.clock), skipped=skipped)
+        if with_site and manifest.index is None:
+            raise errors.no_kb_at(str(source), "the package has no index, which a site needs")
+        key = _read_key(installer.settings, packaging) if with_site and packaging.key is not None else None
+        release = dataclasses.replace(
+            release_index.publish(package, manifest, target, installer.clock), skipped=skipped
+        )
+        if not with_site:
+            return release
+        from pair.kb.site import publish_site  # noqa: PLC0415 - loads the engine
+
+        site = publish_site(package, manifest, Path(destination), key, installer.settings)
+        return dataclasses.replace(release, site=site)
+
+
+def _read_key(settings: Settings, packaging: Packaging) -> "SecretKey":
+    """Return the key that signs. Raises E024."""
+    from pair.packages.signing import read_secret_key  # noqa: PLC0415 - loads cryptography
+
+    assert packaging.key is not None  # noqa: S101 - the caller checks it
+    return read_secret_key(packaging.key, lambda: settings.sign_password or packaging.ask_password())
 
 
 def _open_target(installer: Installer, destination: str) -> PublishTarget:
@@ -442,7 +475,7 @@ class LockReport:
 
 @dataclass(frozen=True)
 class LockService:
-    """Writes, checks and installs one lockfile."""
+    """The lockfile of a project: write it, check it, and install from it."""
 
     installer: Installer
     path: Path

@@ -14,11 +14,12 @@ from pair.engine.query.search import rerank
 from pair.text import tokenizer
 from pair.values import DEFAULT_MODE, MODES, Document, Hits, SearchOptions
 
-if TYPE_CHECKING:  # a search does not load the code that writes, maintains and answers
-    from pair.engine.query.documents import DocumentPage, DocumentSelection, Facet, StoredDocument
+if TYPE_CHECKING:  # A search does not load the code that writes, maintains and answers.
+    from pair.engine.query.documents import DocumentPage, DocumentReader, DocumentSelection, Facet, StoredDocument
     from pair.engine.summary import EngineStats
     from pair.engine.write.bulk_load import BuildProgress, Runner
     from pair.engine.write.writer import WriteReport
+    from pair.kb.feedback import KbFeedback
     from pair.kb.librarians import KbLibrarians
     from pair.kb.maintenance import KbBackup, KbGraph, KbMaintenance, KbVersions
     from pair.kb.open import KbCore
@@ -28,13 +29,14 @@ if TYPE_CHECKING:  # a search does not load the code that writes, maintains and 
 
 INGEST_OWNER = "ingest"
 _RERANKED = 30
-"""A reranker gets at least this many hits."""
+"""Minimum number of hits that a reranker gets."""
 
 Conditions = Mapping[str, Any] | Sequence[str]
 """Conditions on metadata: `{"year": {"gte": 2020}}`, or as on the command line, `["year>=2020"]`. All must hold.
 
-Operators: `eq`, `ne`, `in`, `not_in`, `contains`, `exists`, `prefix`, `gt`, `gte`, `lt`, `lte`. `$and`, `$or` and
-`$not` combine filters. A value inside another has a key with a dot: `author.name`.
+Operators: `eq`, `ne`, `in`, `not_in`, `contains`, `exists`, `prefix`, `substring`, `substring_ignore_case`, `gt`,
+`gte`, `lt`, `lte`. `$and`, `$or` and `$not` combine filters. A value inside another has a key with a dot:
+`author.name`.
 """
 
 
@@ -52,7 +54,7 @@ class KnowledgeBase:
         sources: "SyncService | None" = None,
         make_librarians: "Callable[[KnowledgeBase], KbLibrarians] | None" = None,
     ) -> None:
-        """Open nothing yet. `make_librarians`: called with the first question."""
+        """Prepare a KB; nothing is opened yet. `make_librarians`: called with the first question."""
         self._core = core
         self._make_librarians = make_librarians
         self._librarians: KbLibrarians | None = None
@@ -76,7 +78,7 @@ class KnowledgeBase:
 
     @property
     def is_past(self) -> bool:
-        """Whether it was opened at one version and never shows a later one."""
+        """Whether the KB was opened at one version and never shows a later one."""
         return self._core.at is not None
 
     @functools.cached_property
@@ -106,6 +108,13 @@ class KnowledgeBase:
         from pair.kb.maintenance import KbGraph  # noqa: PLC0415
 
         return KbGraph(self._core)
+
+    @functools.cached_property
+    def feedback(self) -> "KbFeedback":
+        """Judgements of users: whether documents answer a query."""
+        from pair.kb.feedback import KbFeedback  # noqa: PLC0415
+
+        return KbFeedback(self._core.engine.store, self.kb_id, self._core.clock)
 
     # Writing
 
@@ -172,6 +181,7 @@ class KnowledgeBase:
     ) -> "WriteReport":
         """Delete documents with these ids, all of an owner, and all whose metadata meets the filter.
 
+        Ids that no document has are ignored, also before the first write.
         Raises E105 and deletes nothing if the next sync would restore one of them.
         """
         values.check_texts("ids", ids)
@@ -213,11 +223,13 @@ class KnowledgeBase:
         vector, weight, embedder = None, 0.0, ""
         if mode != "keyword":
             stored, embedder = engine.manifests.known().manifest.embedder, embedding.name
-            if stored != embedder:  # the known manifest may be outdated
+            if stored != embedder:  # The known manifest may be outdated.
                 stored = engine.manifests.require().manifest.embedder
             if stored != embedder:
                 raise errors.embedder_differs(self.kb_id, stored, embedder)
-            vector, weight = embedding.embed_query(query), embedding.weight_of(query)
+            given = None if options is None else options.vector
+            vector = embedding.embed_query(query) if given is None else _check_vector(given)
+            weight = embedding.weight_of(query)
         request = SearchRequest(
             text=query,
             words=None if mode == "vector" else tokenizer.parse_query(query),
@@ -271,7 +283,7 @@ class KnowledgeBase:
             self._librarians = self._make_librarians(self)
         return await self._librarians.ask(query, first=first, context=context, timeout=timeout)
 
-    def documents(
+    def documents(  # noqa: PLR0913 - the public method
         self,
         *,
         after: str = "",
@@ -279,24 +291,35 @@ class KnowledgeBase:
         owner: str | None = None,
         filter: Conditions | None = None,  # noqa: A002 - the public name
         contains: str = "",
+        ids: Sequence[str] | None = None,
+        vectors: bool = False,
     ) -> "DocumentPage":
         """Return a list of stored documents by id. Its `next` is the `after` of the next page; None at the end.
 
         `contains`: a text in the id or title. Then one call reads a bounded number of documents: a page may be empty
-        before the end. Raises E201, E211.
+        before the end. `ids`: only these documents; missing ids are ignored. `vectors`: with the vector of each
+        document of one chunk. Raises E201, E211.
         """
         values.check_text("after", after)
         values.check_count("limit", limit)
         values.check_text("contains", contains)
-        chosen = _select_documents(owner, filter)
-        if contains:
-            return self._core.read_documents(lambda reader: reader.holding(contains, chosen, after, limit))
-        return self._core.read_documents(lambda reader: reader.page(chosen, after, limit))
+        if ids is not None:
+            values.check_texts("ids", ids)
+        chosen = _select_documents(owner, filter, ids)
+
+        def read(reader: "DocumentReader") -> "DocumentPage":
+            page = reader.holding(contains, chosen, after, limit) if contains else reader.page(chosen, after, limit)
+            return reader.add_vectors(page) if vectors else page
+
+        return self._core.read_documents(read)
 
     def count(self, *, owner: str | None = None, filter: Conditions | None = None) -> int:  # noqa: A002
-        """Return the number of documents of an owner whose metadata meets the filter. Raises E201, E211."""
+        """Return the number of documents of an owner whose metadata meets the filter; 0 before the first write.
+
+        Raises E211.
+        """
         chosen = _select_documents(owner, filter)
-        return self._core.read_documents(lambda reader: reader.count(chosen))
+        return self._core.read_documents(lambda reader: reader.count(chosen)) if self._has_manifest() else 0
 
     def facets(
         self,
@@ -308,12 +331,14 @@ class KnowledgeBase:
     ) -> "list[Facet]":
         """Return the most frequent values of a metadata key, each with the number of documents that have it.
 
-        Raises E201, E211.
+        None of them before the first write. Raises E211.
         """
         values.check_text("key", key)
         values.check_count("limit", limit)
         chosen = _select_documents(owner, filter)
-        return self._core.read_documents(lambda reader: reader.facets(key, chosen, limit))
+        return (
+            self._core.read_documents(lambda reader: reader.facets(key, chosen, limit)) if self._has_manifest() else []
+        )
 
     def document(self, document_id: str) -> "StoredDocument":
         """Return a document. Raises E201, E214."""
@@ -321,12 +346,19 @@ class KnowledgeBase:
         return self._core.read_documents(lambda reader: reader.document(document_id))
 
     def existing_ids(self, ids: Iterable[str]) -> frozenset[str]:
-        """Return the ids that exist in the KB. Raises E201."""
+        """Return the ids that exist in the KB; none of them before the first write."""
         from pair.engine.write.writer import find_stored  # noqa: PLC0415 - see TYPE_CHECKING
 
         values.check_texts("ids", ids)
         unique, cache = list(dict.fromkeys(ids)), self._core.engine.cache
+        if not self._has_manifest():
+            return frozenset()
         return self._core.read(lambda manifest: frozenset(find_stored(manifest, cache, unique)))
+
+    def _has_manifest(self) -> bool:
+        """Return whether the KB was ever written. If a manifest was read before, the store is not asked again."""
+        manifests = self._core.engine.manifests
+        return (manifests.seen() or manifests.current()) is not None
 
     def at(self, version: int | str) -> "KnowledgeBase":
         """Open an earlier version for reading. Raises E201, E218.
@@ -336,7 +368,7 @@ class KnowledgeBase:
         return KnowledgeBase(self._core.open_at(str(version)), make_librarians=self._make_librarians)
 
     def version(self, *, last_seen: bool = False) -> tuple[int, str]:
-        """Return number and id of the current version. Each write changes both. Raises E201.
+        """Return the number and the id of the current version. Each write changes both. Raises E201.
 
         `last_seen`: return those of the last manifest read, without a call to the store.
         """
@@ -344,15 +376,15 @@ class KnowledgeBase:
         manifest = (manifests.known() if last_seen else manifests.require()).manifest
         return manifest.number, manifest.commit_id
 
-    def stats(self) -> "EngineStats | None":
-        """Return figures of the stored documents; None before the first write."""
+    def stats(self) -> "EngineStats":
+        """Return figures of the stored documents: zeros before the first write."""
         from pair.engine.rules import plan_compaction  # noqa: PLC0415 - see TYPE_CHECKING
         from pair.engine.summary import EngineStats  # noqa: PLC0415
 
         engine = self._core.engine
         published = engine.manifests.current()
         if published is None:
-            return None
+            return EngineStats.empty(self.kb_id)
         plan = plan_compaction(published.manifest, self._core.settings.engine)
         debt = "" if plan.reason == "no_compaction_debt" else plan.reason
         return EngineStats.of(published.manifest, engine.cache, debt)
@@ -378,7 +410,7 @@ class KbCollection:
 
         An earlier version has no times.
         """
-        # A librarian judges the evidence itself, and names the nearest documents where there is little of it.
+        # A librarian judges the evidence itself, and names the nearest documents if there is little evidence.
         weak = SearchOptions(allow_weak=True)
         if self._read_version is not None:
             found = self._read_version(lambda kb: kb.search(query, limit=limit, mode=mode, explain=True, options=weak))
@@ -397,13 +429,15 @@ def _parse_filter(conditions: Conditions | None) -> Filter | None:
     return parse_filter(conditions) if isinstance(conditions, Mapping) else parse_assignments(conditions)
 
 
-def _select_documents(owner: str | None, conditions: Conditions | None) -> "DocumentSelection":
+def _select_documents(
+    owner: str | None, conditions: Conditions | None, ids: Sequence[str] | None = None
+) -> "DocumentSelection":
     """Return the selection of documents. Raises E211, E238."""
     from pair.engine.query.documents import DocumentSelection  # noqa: PLC0415 - see TYPE_CHECKING
 
     values.check_text("owner", owner, optional=True)
     values.check_filter(conditions)
-    return DocumentSelection(owner, _parse_filter(conditions))
+    return DocumentSelection(owner, _parse_filter(conditions), None if ids is None else frozenset(ids))
 
 
 def _check_load(documents: Iterable[Document], owner: str, chunk_size: int | None) -> Iterator[Document]:

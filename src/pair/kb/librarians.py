@@ -79,7 +79,9 @@ class KbLibrarians:
     def __init__(
         self, kb: "KnowledgeBase", settings: Settings, open_other: Opener, given: Mapping[str, Librarian] | None = None
     ) -> None:
-        """`open_other` opens other KBs by name. `given`: librarians from Python, which replace configured ones."""
+        """Build the registry. `open_other` opens other KBs by name. `given`: librarians from Python, which replace
+        configured ones.
+        """
         self._stack = contextlib.ExitStack()
         self._kb = kb
         self._settings = settings
@@ -95,7 +97,7 @@ class KbLibrarians:
             self.model = OpenAiLanguageModel(settings.ai)
             self._stack.callback(self.model.close)
         configured: dict[str, Entry] = {}
-        if settings.librarians.entries and not kb.is_past:  # other librarians know only the current version
+        if settings.librarians.entries and not kb.is_past:  # Other librarians know only the current version.
             configured = self._read_configuration()
         given = given or {}
         self.first = self._choose_first((*configured,), given)
@@ -156,7 +158,7 @@ class KbLibrarians:
                     has = ", ".join(kinds) or "none"
                     raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {has}")
                 entry = self._make_entry(configured)
-                Registry({configured.id: entry})  # refuse an entry that could not be served
+                Registry({configured.id: entry})  # Refuse an entry that cannot be used.
             except (_UnusableError, errors.PairError) as fault:
                 self.problems.append(Problem(name, redact_url(str(fault))))
             else:
@@ -165,7 +167,7 @@ class KbLibrarians:
         return entries
 
     def _make_own(self, configured: tuple[str, ...]) -> dict[str, Entry]:
-        """Return the librarian of the KB, that of its index, and a router if several librarians are configured."""
+        """Return the librarian of the KB, the librarian of its index, and a router if several are configured."""
         kb_id, collection = self._kb.kb_id, self._kb.collection
         answers_from = {kb_id: f"kb {kb_id}"}
         card = LibrarianInfo(kb_id, kb_id, f"Answers from the knowledge base {kb_id}.")

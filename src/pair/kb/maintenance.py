@@ -12,6 +12,7 @@ from pair import errors
 from pair.engine.backup.export import ExportOptions, ExportReport, export_documents, open_export, take_snapshot
 from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport
 from pair.engine.backup.restore import Importer
+from pair.engine.backup.site import PutFile, SiteData, write_site
 from pair.engine.format.manifest import Manifest
 from pair.engine.maintenance import gc, versions
 from pair.engine.maintenance.compaction import CompactionReport, Compactor
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 SYNC_OWNER = "sync"
 """The owner of documents that come from synced sources."""
 Progress = Callable[[int, int], None]
-"""Called with the finished work and the total."""
+"""A function that is called with the finished work and the total."""
 
 
 def ignore_progress(_done: int, _total: int) -> None:
@@ -49,7 +50,7 @@ def ignore_progress(_done: int, _total: int) -> None:
 
 
 class KbVersions:
-    """The versions of a KB, named by number, or by the version of the package installed then."""
+    """The versions of a KB, named by their number or by the package version that they had installed."""
 
     def __init__(self, core: "KbCore") -> None:
         self._core = core
@@ -63,7 +64,7 @@ class KbVersions:
         return self._core.current_number()
 
     def numbers(self) -> Sequence[int]:
-        """Return the number of every readable version, newest first; `list` omits some. Raises E201."""
+        """Return the numbers of all readable versions, also those that `list` omits, newest first. Raises E201."""
         history = self._core.context.manifests.history
         return self._core.read(lambda current: [copy.number for copy in history.copies(current).line])
 
@@ -142,7 +143,7 @@ class KbMaintenance:
         return Prefetcher(self._core.context.manifests, self._core.context.cache)
 
     def compact(self, *, everything: bool = False, on_progress: Progress = ignore_progress) -> CompactionReport:
-        """Merge and re-cluster shards where that pays off, or all of them."""
+        """Merge and re-cluster shards where that is worthwhile, or all of them."""
         return Compactor(self._core.context, on_progress).compact(everything=everything)
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
@@ -235,17 +236,19 @@ class KbMaintenance:
         ]
         removed = self._list_removed(stored.keys() - revisions.keys())
         as_read = dict(revisions)
+        read: list[str] = []
+        note_stored = _count_stored(read, observer)
 
         def read_changed() -> Iterator[Document]:
             """Yield the changed documents, and note the revision of the text that was read.
 
-            A source may change after the sync: under the synced revision it would never be corrected.
+            A source may change after the sync. With the synced revision, the next sync would not see the change.
             """
             for source_id, document, revision in texts.documents(changed):
-                observer.finished(source_id)
+                read.append(source_id)
                 if document is None:
                     continue
-                if not document.text.strip():  # a source without text is not stored
+                if not document.text.strip():  # A source without text is not stored.
                     if source_id in stored:
                         removed.append(source_id)
                     continue
@@ -259,9 +262,9 @@ class KbMaintenance:
 
         report = WriteReport()
         if changed or removed:
-            if changed:
-                observer.planned(len(changed), "storing")
-            report = self._replace(writer, read_changed(), removed, as_read)
+            observer.planned(len(changed), "storing")
+            report = self._replace(writer, read_changed(), removed, as_read, note_stored)
+            note_stored(len(changed))
         seen = core.context.manifests.seen()
         return ReconcileReport(
             stored=report.added + report.replaced,
@@ -272,17 +275,23 @@ class KbMaintenance:
         )
 
     def _list_removed(self, unknown: set[str]) -> list[str]:
-        """Return stored ids without a source. Pages of a package were never sources here, and stay."""
+        """Return stored ids without a source. Pages of a package were never sources here, and are kept."""
         pages = {document_id for document_id in unknown if document_id.startswith(("http://", "https://"))}
         packaged = self._core.read_documents(lambda reader: reader.packaged_ids()) if pages else set[str]()
         return sorted(unknown - (pages & packaged))
 
     def _replace(
-        self, writer: Writer, documents: Iterator[Document], removed: Sequence[str], revisions: Mapping[str, str]
+        self,
+        writer: Writer,
+        documents: Iterator[Document],
+        removed: Sequence[str],
+        revisions: Mapping[str, str],
+        on_stored: Callable[[int], None],
     ) -> WriteReport:
         """Store any number of documents and remove others, in one version.
 
-        More than one batch is built part by part, and becomes visible at once.
+        More than one batch is built part by part, and becomes visible at once. `on_stored` gets the number of
+        documents that are built so far.
         """
         core, settings = self._core, self._core.context.settings
         batches = split_batches(documents, settings.ingest_batch_documents, settings.ingest_batch_bytes)
@@ -295,10 +304,25 @@ class KbMaintenance:
         builder = PartBuilder(
             context.kb_id, context.settings, core.store, core.preparation, context.clock, context.new_id, context.cache
         )
-        build = Build(context, writer, core.preparation, core.pending_shards, lambda progress: None)
+        build = Build(
+            context, writer, core.preparation, core.pending_shards, lambda progress: on_stored(progress.built)
+        )
         load = BulkLoad(SYNC_OWNER, settings.chunk_bytes, revisions, removed)
         everything = itertools.chain(first, second, itertools.chain.from_iterable(batches))
         return core.compact_debt(build.run(everything, load, LocalRunner(builder)))
+
+
+def _count_stored(read: Sequence[str], observer: SyncObserver) -> Callable[[int], None]:
+    """Return a function that reports the first N of the sources that were read as stored."""
+    reported = 0
+
+    def note(stored: int) -> None:
+        nonlocal reported
+        for source_id in read[reported:stored]:
+            observer.finished(source_id)
+            reported += 1
+
+    return note
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +418,10 @@ class KbBackup:
             if chunk is None:
                 raise errors.stored_data_damaged(file.key, "it is not in the store any more")
             yield chunk
+
+    def write_site(self, put: PutFile) -> SiteData:
+        """Write the data of a site that answers in the browser. Raises E014, E201, E207, E305."""
+        return self._core.read(lambda manifest: write_site(manifest, self._core.engine.cache, put))
 
     def package_merger(self) -> PackageMerger:
         """Return the object that merges a packaged index into this KB."""

@@ -23,7 +23,7 @@ from pair.clock import Clock, SystemClock, pause
 from pair.settings import Settings
 from pair.values import check_kb_id
 
-if TYPE_CHECKING:  # the engine is loaded with the first use of a KB
+if TYPE_CHECKING:  # The engine is loaded with the first use of a KB.
     from pair.ai.caching_embedder import CachingEmbedder
     from pair.ai.contract import Embedder, Reranker
     from pair.blobs.contract import BlobStore, Leases
@@ -49,8 +49,6 @@ DEFAULT_KB = "default"
 OBJECT_STORES = ("s3://", "gs://", "az://")
 _LONGEST_PAUSE_SECONDS = 1.0
 _MOST_COMPACTIONS = 16
-_TIDY_SHARDS = 3
-"""After a long ingest as few unclustered shards as this are merged, because searches follow."""
 _READING_TRIES = 5
 
 _Result = TypeVar("_Result")
@@ -70,7 +68,7 @@ def open_kb(  # noqa: PLR0913 - the public function
     """Open a KB by name. Nothing is created before the first write.
 
     `store`: an address as in `engine.store`, or a store. `at`: open this version for reading, by number, or by the
-    version of the package installed then. `librarians`: additional librarians for `ask`.
+    package version that it had installed. `librarians`: additional librarians for `ask`.
     """
     from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415 - loads numpy
     from pair.kb.kb import KnowledgeBase  # noqa: PLC0415
@@ -118,7 +116,7 @@ class KbCore:
     """The address of the store, or the store itself."""
     embedding: "CachingEmbedder"
     reranker: "Reranker | None" = None
-    """Decides the final order of hits."""
+    """The model that decides the final order of hits."""
     on_step: Callable[[str], None] = lambda name: None
     at: str | None = None
     """The only version that is read."""
@@ -231,7 +229,7 @@ class KbCore:
             return
         engine.search.reader.close()
         engine.cache.close()
-        if engine.store is self.location:  # a store opened by its address holds no resources
+        if engine.store is self.location:  # A store that was opened by its address holds no resources.
             engine.store.close()
 
     def read(self, work: "Callable[[Manifest], _Result]") -> _Result:
@@ -265,7 +263,7 @@ class KbCore:
     def compact_debt(self, report: "WriteReport", help_from: "BulkMerge | None" = None) -> "WriteReport":
         """Compact until no debt is left, and return the report with the number of the last manifest.
 
-        The documents are stored already: a failed compaction is left to the next writer.
+        The documents are stored already, so a failed compaction is left to the next writer.
         """
         from pair.engine.maintenance.compaction import Compactor  # noqa: PLC0415 - as in context
 
@@ -273,7 +271,7 @@ class KbCore:
             return report
         for _ in range(_MOST_COMPACTIONS):
             try:
-                compacted = Compactor(self.context, help_from=help_from).compact(min_shards=_TIDY_SHARDS)
+                compacted = Compactor(self.context, help_from=help_from).compact()
             except (errors.ConflictError, errors.StorageError) as fault:
                 logger.info("not compacted after an ingest", extra={"kb": self.kb_id, "reason": fault.message})
                 break
@@ -332,6 +330,13 @@ def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
         from pair.ai.fastembed import FastembedEmbedder  # noqa: PLC0415
 
         embedder = FastembedEmbedder(engine.embedding_model, threads=threads)
+    elif kind == "given":
+        if not engine.embedding_dimension:
+            hints = ["Set engine.embedding_dimension"]
+            raise errors.settings_invalid("engine.embedder", "given needs the number of dimensions", hints=hints)
+        from pair.ai.given import GivenVectors  # noqa: PLC0415
+
+        embedder = GivenVectors(engine.embedding_dimension, engine.embedding_model)
     else:
         from pair.ai.ngram import DEFAULT_DIMENSION, NgramEmbedder  # noqa: PLC0415
 
@@ -470,7 +475,7 @@ def choose_lease_kind(settings: Settings, address: str) -> str:
 
 @functools.cache
 def open_reader() -> "ReaderProcesses":
-    """Return the one reader of documents: its processes cost more to start than most documents to read."""
+    """Return the shared reader of documents: starting its processes takes longer than reading most documents."""
     from pair.reading.process import ReaderProcesses  # noqa: PLC0415 - loads YAML
 
     return ReaderProcesses()

@@ -39,14 +39,14 @@ _SYNC_OWNER = "sync"
 
 @dataclasses.dataclass(frozen=True)
 class EngineIndexInstaller:
-    """Installs the index of a package into one KB, which is opened on first use."""
+    """The installer of packaged indexes into one KB, which is opened on first use."""
 
     settings: Settings
     kb_id: str
     clock: Clock
     observer: Observer
     stack: contextlib.ExitStack
-    """Closes the KB."""
+    """The stack that closes the KB."""
 
     def holds(self, path: str) -> bool:
         """Tell whether a file of the package is stored: `.pair-index/shards/<content hash>/<file>`."""
@@ -72,7 +72,7 @@ class EngineIndexInstaller:
         return self.stack.enter_context(open_kb(self.kb_id, settings=self.settings)).backup.package_merger()
 
     def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> PublishIndex | None:
-        """Store the missing shards. Raises E221 if the index has another text of a file.
+        """Store the missing shards. Raises E221 if the index has another text for a file.
 
         Only texts of converted documents, as PDF, may differ: converters differ between machines.
         """
@@ -163,7 +163,7 @@ def pack_index(
     """Sync the KB of a folder and return its index, with files that can be read until `stack` closes the KB.
 
     The sources of this project are the KB `default`; the KB of another folder has the name of its package. A message
-    warns of documents that are not files of the folder: the publisher may not want to share them.
+    lists documents that are not files of the folder: the publisher may not want to share them.
     """
     is_own = os.path.realpath(folder) == os.path.realpath(files.expand_path(settings.kb.sources_dir))
     own_id = kb_id or (DEFAULT_KB if is_own else make_name(name))
@@ -209,7 +209,7 @@ def _sync_folder(settings: Settings, folder: Path, kb_id: str, observer: Observe
 
 
 def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
-    """Return settings to sync one folder: without links or a model, with the state beside that of the project."""
+    """Return settings to sync one folder: without links and model, with a separate state."""
     place = files.expand_path(settings.kb.index_cache_path).parent / "packages" / kb_id
     kb = dataclasses.replace(
         settings.kb,

@@ -1,7 +1,7 @@
 """Repeat the retrieval of a stored answer, and report whether its passages are found again.
 
 Invariants
-    The retrieval runs in the version that the answer names if that is kept, else in the current one.
+    The retrieval runs on the version that the answer names if it is kept, else on the current one.
 """
 
 import contextlib
@@ -118,30 +118,39 @@ def reproduce(
 
     Raises E201, E218 for a given version, E304, and the errors of a search.
     """
-    with open_package(package, settings) if package is not None else _open(settings, asked, kb_id, at) as kb:
-        weak = SearchOptions(allow_weak=True)  # as librarians search
-        hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True, options=weak)
-        again = {passage.place: (rank, passage) for rank, passage in enumerate(map(FoundPassage.of, hits), 1)}
-        recorded = {passage.place for passage in asked.passages}
-        first, last = asked.manifest_version, hits.manifest_version
-        later = sorted({last, *(number for number in kb.versions.numbers() if first < number < last)})
-        return ReproduceReport(
-            asked,
-            kb.kb_id,
-            last,
-            (last, hits.commit_id) == (first, asked.commit_id),
-            tuple(
-                _compare_ranks(passage, rank, *again[passage.place])
-                if passage.place in again
-                else _find_change(kb, passage, rank, first, later)
-                for rank, passage in enumerate(asked.passages, 1)
-            ),
-            tuple(passage for place, passage in again.items() if place not in recorded),
-        )
+    opened = open_package(package, settings) if package is not None else open_recorded(settings, asked, kb_id, at)
+    with opened as kb:
+        return repeat(kb, asked)
+
+
+def repeat(kb: "KnowledgeBase", asked: Retrieval) -> ReproduceReport:
+    """Repeat a retrieval in an open KB."""
+    weak = SearchOptions(allow_weak=True)  # as librarians search
+    hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True, options=weak)
+    again = {passage.place: (rank, passage) for rank, passage in enumerate(map(FoundPassage.of, hits), 1)}
+    recorded = {passage.place for passage in asked.passages}
+    first, last = asked.manifest_version, hits.manifest_version
+    later = sorted({last, *(number for number in kb.versions.numbers() if first < number < last)})
+    return ReproduceReport(
+        asked,
+        kb.kb_id,
+        last,
+        (last, hits.commit_id) == (first, asked.commit_id),
+        tuple(
+            _compare_ranks(passage, rank, *again[passage.place])
+            if passage.place in again
+            else _find_change(kb, passage, rank, first, later)
+            for rank, passage in enumerate(asked.passages, 1)
+        ),
+        tuple(passage for place, passage in again.items() if place not in recorded),
+    )
 
 
 @contextlib.contextmanager
-def _open(settings: Settings, asked: Retrieval, kb_id: str | None, at: str | None) -> "Iterator[KnowledgeBase]":
+def open_recorded(
+    settings: Settings, asked: Retrieval, kb_id: str | None = None, at: str | None = None
+) -> "Iterator[KnowledgeBase]":
+    """Open the version that an answer names if that is kept, else the current one. Raises E233."""
     kb_id = kb_id or asked.kb_id
     if ":" in kb_id:
         raise errors.reproduce_elsewhere(kb_id)
@@ -172,7 +181,7 @@ def _find_change(
     for number in later:
         try:
             text = kb.versions.text_at(number, passage.document_id)
-        except errors.NotFoundError:  # the version was deleted
+        except errors.NotFoundError:  # The version was deleted.
             continue
         if text is None or hash_passage(text[passage.start : passage.end]) != passage.sha256:
             state: State = "gone" if text is None else "changed"

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from pair.settings import Settings
 
 _DYING_SECONDS = 5
-# Libraries that would start a thread on each core.
+# Variables that keep libraries from starting a thread on each core.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _LEAST_OBJECT_BYTES = 80 << 20
-"""The least memory that Ray accepts for objects."""
+"""Minimum memory that Ray accepts for objects."""
 _PARTS_PER_WORKER = 2
-"""For each worker of Ray: one part that is built, and one that waits."""
-_SHARED_CACHE = Path(os.path.realpath(tempfile.gettempdir())) / f"pair-cache-{os.getuid()}"
+"""Number of parts for each worker of Ray: one in progress, and one that waits."""
+_SHARED_CACHE = Path(os.path.realpath(tempfile.gettempdir())) / f"pair-cache-{getattr(os, 'getuid', int)()}"
 _IDLE_SECONDS = 3600.0
 """Keep shards of earlier loads this long on the machine of a worker."""
 
@@ -63,7 +63,7 @@ class ProcessRunner:
     """A runner with processes. Starts workers for the first task, and ends them with the block."""
 
     def __init__(self, setup: Setup, workers: int, attempts: int) -> None:
-        """Start nothing yet. `attempts`: how many workers may die on one task."""
+        """Create a runner; nothing is started yet. `attempts`: how many workers may die on one task."""
         self._setup = setup
         self.workers = workers
         self._attempts = attempts
@@ -127,7 +127,7 @@ class ProcessRunner:
 
 
 class _Worker:
-    """One worker, as the driver sees it."""
+    """The driver's handle of one worker."""
 
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
@@ -159,7 +159,7 @@ class _Worker:
         return answer
 
     def describe_death(self) -> str:
-        """Return how a worker ended that did not answer."""
+        """Return how a worker without an answer ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_DYING_SECONDS)
         self.end()
@@ -183,7 +183,9 @@ class RayRunner:
     """A runner on Ray. Connects with the block, and does not change a cluster."""
 
     def __init__(self, setup: Setup, workers: int, attempts: int) -> None:
-        """Connect later. `workers`: 0 for one per core of the cluster. `attempts`: workers that may die on one task."""
+        """Create a runner; it connects later. `workers`: 0 for one per core of the cluster. `attempts`: workers that
+        may die on one task.
+        """
         self._setup = setup
         self._wanted = workers
         self._attempts = attempts
@@ -217,7 +219,7 @@ class RayRunner:
         )
 
     def _ray(self) -> Any:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Send no usage statistics.
         import ray  # noqa: PLC0415 - see `_start`
 
         return ray
@@ -246,7 +248,7 @@ class RayRunner:
         try:
             answer: Built | errors.PairError = ray.get(reference)
         except ray.exceptions.RayTaskError:
-            raise  # a bug in our own code
+            raise  # A bug in our own code.
         except ray.exceptions.RayError as fault:
             reason = f"died: {str(fault).partition(chr(10))[0]}"
             raise errors.workers_died(task.number + 1, self._attempts, reason) from fault
@@ -295,7 +297,7 @@ def _open_shared_cache() -> Path:
 
 def build_part(task: "Task", builder: "PartBuilder") -> "Built | errors.PairError":
     """Build one part, and close the shards that it opened: the driver evicts merged ones."""
-    gc.disable()  # searching millions of small values for cycles takes 10 % of the time
+    gc.disable()  # Searching millions of small values for cycles takes 10 % of the time.
     try:
         return builder.build(task)
     except errors.PairError as fault:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pair.web.pages import PageClient
 
 _COMMAND_SECONDS = 300.0
-"""Limit of the time of a command, unless its collection sets another."""
+"""Default time limit of a command."""
 _Result = TypeVar("_Result")
 
 
@@ -57,14 +57,14 @@ class SilentSyncObserver:
 
 @dataclass
 class SyncService:
-    """Syncs the sources of a project into its index and its KB."""
+    """The sync of the sources of a project into its index and its KB."""
 
     settings: Settings
     observer: SyncObserver = field(default_factory=SilentSyncObserver)
     clock: Clock = field(default_factory=SystemClock)
     kb_id: str = DEFAULT_KB
     is_named_only: bool = False
-    """Whether named collections alone feed the KB, and no sources folder or links file."""
+    """Whether only named collections feed the KB, not the sources folder or the links file."""
     _known: tuple[str, SyncedDocuments] | None = field(default=None, init=False, repr=False)
 
     def sync(
@@ -98,7 +98,7 @@ class SyncService:
             else:
                 mark = _StoredMark(paths.cache, f"{address}\n{read_signature(paths.cache)}\n")
                 if mark.says(str(version)):
-                    return report  # neither side changed since the last sync: the engine need not be loaded
+                    return report  # Neither side changed since the last sync, so the engine is not loaded.
                 if resume and version is not None:
                     since = head.number if head is not None else 0
                 with open_kb(self.kb_id, settings=self.settings, sources=self) as opened:
@@ -199,7 +199,9 @@ class SyncService:
         )
 
     def _list_collections(self) -> tuple[NamedCollection, ...]:
-        """Return the collections that feed this KB. One that is not trusted is a fault: its documents stay."""
+        """Return the collections that feed this KB. An untrusted collection is reported as a fault, and its documents
+        are kept.
+        """
         config, found = self.settings.folder_config, []
         ignored = {request.key for request in config.ignored} if config is not None else set()
         for name, collection in self.settings.kb.collections.items():
@@ -227,7 +229,7 @@ class SyncService:
 
 
 class SourceOpener:
-    """Opens the sources of a run. The network and the stores are loaded with the first source that needs them."""
+    """The opener of sources. The network and the stores are loaded with the first source that needs them."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._all_settings = settings
@@ -348,7 +350,7 @@ def _is_seen_in(folder: Path, place: Path) -> bool:
 def synced_kbs(settings: Settings) -> list[str]:
     """Return the KBs that collections feed, the default one first.
 
-    A KB with a state of a sync is one of them, although its last collection was removed.
+    This includes a KB with a sync state whose last collection was removed.
     """
     cache = files.expand_path(settings.kb.index_cache_path)
     pattern = re.compile(re.escape(cache.stem) + r"-(.+)" + re.escape(cache.suffix))
@@ -361,7 +363,7 @@ def synced_kbs(settings: Settings) -> list[str]:
 def sync_service(
     settings: Settings, kb_id: str = DEFAULT_KB, observer: SyncObserver | None = None, clock: Clock | None = None
 ) -> SyncService:
-    """Return the sync of one KB of a project. Each KB but the default one has a separate state and index."""
+    """Return the sync of one KB of a project. Each KB except the default has a separate state and index."""
     if kb_id != DEFAULT_KB:
         kb = settings.kb
 
@@ -382,7 +384,7 @@ def sync_service(
 
 
 class ProjectSync:
-    """Syncs the KBs of a project, one after the other."""
+    """The sync of all KBs of a project, one after the other."""
 
     def __init__(self, settings: Settings, observer: SyncObserver | None = None, clock: Clock | None = None) -> None:
         self._settings = settings
@@ -446,7 +448,7 @@ class ProjectSync:
 
 
 def _remove_unfed_state(places: SyncPaths) -> None:
-    """Remove the state and the index of a KB that has neither collections nor synced documents any more."""
+    """Remove the state and the index of a KB without collections and synced documents."""
     if not places.collections and not read_state(places.cache).sources:
         with files.storage_errors():
             for path in (places.cache, places.index, _StoredMark(places.cache, "").path):
@@ -455,7 +457,7 @@ def _remove_unfed_state(places: SyncPaths) -> None:
 
 @dataclass(frozen=True)
 class ListedCollection:
-    """A collection as `pair collections` shows it."""
+    """A row of `pair collections`."""
 
     name: str
     kind: str
@@ -469,7 +471,7 @@ class ListedCollection:
 
 
 def list_collections(settings: Settings) -> list[ListedCollection]:
-    """Return the collections of a project: `kb.sources_dir` and the links file if they are there, then named ones."""
+    """Return the collections of a project: `kb.sources_dir` and the links file if they exist, then named ones."""
     listed = []
     for service in ProjectSync(settings).services:
         places, status = service.places, service.status()
@@ -494,7 +496,7 @@ def _count_unnamed(places: SyncPaths, kind: str) -> int:
 
 
 def with_collection(settings: Settings, name: str, entry: Mapping[str, Any]) -> Settings:
-    """Return settings with one more collection. Raises E401 for one that is not valid, or conflicts with another."""
+    """Return settings with one more collection. Raises E401 if it is not valid, or conflicts with another."""
     try:
         given: dict[str, Any] = {key: tuple(text) if isinstance(text, list) else text for key, text in entry.items()}
         collection = CollectionSettings(**given)

@@ -1,4 +1,4 @@
-"""Trust: in the callers of a server by their credentials, and in the files of a folder by the trust store."""
+"""Trust: callers of a server by their credentials, and files of a folder by the trust store."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ _JWKS_SECONDS = 5.0
 
 
 def key_file(settings: Settings) -> KeyFile:
-    """Open the keys file. A file that the user did not name counts only if the trust store knows its bytes."""
+    """Open the keys file. A file that the user did not name is used only if the trust store knows its bytes."""
     path = files.expand_path(settings.server.keys_file)
     trust = TrustedFile(TrustStore(), path) if _needs_trust(settings) else None
     return KeyFile(path, SystemClock(), secrets.token_hex, trust)
@@ -63,7 +63,7 @@ class Review:
     config: FolderConfig | None
     keys: FolderKeys | None
     unread: tuple[str, ...] = ()
-    """Configurations that do not count, because another one comes first."""
+    """Configurations that are not used, because another one comes first."""
 
     @property
     def pending(self) -> "list[FolderConfig | FolderKeys]":
@@ -105,12 +105,12 @@ def _keys_path(config_path: str | None) -> Path | None:
     try:
         settings = Settings.load(config_path, on_ignored=lambda text: None)
     except errors.UsageError:
-        return None  # no server starts with these settings
+        return None  # No server starts with these settings.
     return files.expand_path(settings.server.keys_file) if _needs_trust(settings) else None
 
 
 def trust(reviewed: FolderConfig | FolderKeys) -> None:
-    """Trust the reviewed bytes, not those of a file that changed since. Raises E401, E010."""
+    """Trust the reviewed bytes. A file that changed since stays untrusted. Raises E401, E010."""
     TrustStore().record(resolve_place(reviewed.path), reviewed.sha256)
 
 
@@ -157,7 +157,7 @@ def verifier(settings: Settings) -> Callable[[str], Principal] | None:
         return None
     if server.auth == "keys":
         keys = key_file(settings)
-        keys.all()  # a server must not start with unreadable keys
+        keys.all()  # A server must not start with unreadable keys.
         return keys.authenticate
     return token_verifier(settings).authenticate
 

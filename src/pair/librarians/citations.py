@@ -4,7 +4,6 @@ The id of a citation is `KB/DOCUMENT#START-END@HASH`: a character range of a doc
 A citation from a remote librarian starts with `LIBRARIAN:`, because the KB is on the server of that librarian.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +12,11 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from pair.librarians.contract import Citation, Provenance, Response
-from pair.values import Hit
+from pair.values import Hit, hash_text
 
 RETRIEVAL_KEY = "retrieval"
 """The key in the metadata of a response: a list with one entry for each librarian that searched."""
 
-_ID_HASH_CHARACTERS = 12
 _PASSAGE_HASH_CHARACTERS = 16
 _ID = re.compile(
     r"(?:(?P<librarian>[^/]+):)?(?P<kb>[^/:]+)/(?P<document>.+)#(?P<start>\d+)-(?P<end>\d+)@(?P<hash>[0-9a-f]{12})",
@@ -37,12 +35,8 @@ class CitedPlace:
     """The remote librarian whose server has the KB; "" for a local KB."""
 
     def is_still(self, text: str) -> bool:
-        """Return whether the text still matches the cited passage."""
-        return content_sha256(text).startswith(self.hash_prefix)
-
-
-def content_sha256(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+        """Return whether the text still contains the cited passage."""
+        return hash_text(text).startswith(self.hash_prefix)
 
 
 def cite_hits(
@@ -51,14 +45,14 @@ def cite_hits(
     """Return a citation for each hit. `fetched_at`: when each document was last fetched, by id."""
     citations = []
     for hit in hits:
-        digest, last_fetched_at = content_sha256(hit.text), fetched_at.get(hit.document_id, "")
+        last_fetched_at = fetched_at.get(hit.document_id, "")
         provenance = Provenance(
             kb_id=kb_id,
             document_id=hit.document_id,
             chunk_id=hit.chunk_id,
             start=hit.start,
             end=hit.end,
-            content_sha256=digest,
+            content_sha256=hash_text(hit.text),
             last_fetched_at=last_fetched_at,
             shard=hit.shard,
             manifest_version=manifest_version,
@@ -68,7 +62,7 @@ def cite_hits(
             url=hit.url,
             relevance=round(max(0.0, min(1.0, hit.score)), 4),
             timestamp=last_fetched_at,
-            id=f"{kb_id}/{hit.document_id}#{hit.start}-{hit.end}@{digest[:_ID_HASH_CHARACTERS]}",
+            id=hit.cite(kb_id),
             quote=hit.text,
             provenance=provenance,
             metadata={"lifecycle": hit.lifecycle} if hit.lifecycle else {},
@@ -111,7 +105,7 @@ class FoundPassage(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def place(self) -> tuple[str, int, int, str]:
-        """The identity of the passage: everything but its score."""
+        """The identity of the passage: everything except its score."""
         return self.document_id, self.start, self.end, self.sha256
 
 
@@ -126,7 +120,7 @@ class Retrieval(msgspec.Struct, frozen=True, rename="camel"):
     mode: str
     limit: _Count
     passages: Annotated[tuple[FoundPassage, ...], msgspec.Meta(max_length=1000)]
-    """Best first."""
+    """The passages, best first."""
 
     def to_json(self) -> dict[str, Any]:
         return cast("dict[str, Any]", msgspec.to_builtins(self))
@@ -141,13 +135,13 @@ class Retrieval(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def hash_passage(text: str) -> str:
-    return content_sha256(text)[:_PASSAGE_HASH_CHARACTERS]
+    return hash_text(text)[:_PASSAGE_HASH_CHARACTERS]
 
 
 def join_retrievals(metadatas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the joined retrieval records of merged responses as metadata; empty when there are none."""
     lists = (metadata.get(RETRIEVAL_KEY) for metadata in metadatas)
-    entries = [entry for given in lists if isinstance(given, tuple) for entry in given]  # a delegate may send anything
+    entries = [entry for given in lists if isinstance(given, tuple) for entry in given]  # A delegate may send anything.
     return {RETRIEVAL_KEY: entries} if entries else {}
 
 

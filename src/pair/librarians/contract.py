@@ -75,7 +75,9 @@ class ContractValue:
             value = getattr(self, name)
             if value is None or (not value and isinstance(value, str | tuple | Mapping)):
                 continue
-            if name == "partial" and value is False:  # `recoverable: false` says something, `partial: false` does not
+            if (
+                name == "partial" and value is False
+            ):  # `recoverable: false` carries information, `partial: false` does not.
                 continue
             written[json_name] = _plain(value)
         return written
@@ -213,7 +215,7 @@ class Delegate(ContractValue):
 
 @dataclass(frozen=True, slots=True)
 class Budget(ContractValue):
-    """What one question may still cost, summed over all librarians."""
+    """The remaining budget of one question, for all librarians together."""
 
     calls: int
     """The number of librarian calls."""
@@ -235,12 +237,12 @@ class Context(ContractValue):
     librarian: LibrarianInfo | None = None
     """The librarian that is asked."""
     user: User | None = None
-    """Only a claim when read from JSON: a server replaces it with the user that it verified."""
+    """The user. In JSON this is only a claim: a server replaces it with the user that it verified."""
     trace: TraceContext | None = None
     delegation_chain: tuple[str, ...] = ()
     """The librarians that the question has passed through; the one that is asked comes last."""
     ai: LanguageModel | None = None
-    """Not in JSON."""
+    """The language model. Not in JSON."""
     available_delegates: tuple[Delegate, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     request_id: str = ""
@@ -376,4 +378,4 @@ _NESTED: dict[type, dict[str, type[ContractValue]]] = {
     Response: {"sources": Citation, "delegate": DelegateRequest, "error": ErrorInfo},
 }
 """The fields of each class that hold other values of the contract."""
-_IMMUTABLE |= {Citation, Delegate, DelegateRequest}  # every question passes `freeze` many times
+_IMMUTABLE |= {Citation, Delegate, DelegateRequest}  # Every question calls `freeze` many times.

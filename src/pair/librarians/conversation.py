@@ -1,4 +1,4 @@
-"""What is said around a question: small talk, and follow-ups that refer to the question before them."""
+"""Small talk, and follow-up questions that refer to an earlier question."""
 
 import re
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ _GOES_ON = re.compile(
     re.IGNORECASE,
 )
 _MOST_CARRIED = 8
-"""Words of the question before that a follow-up is completed with."""
+"""Maximum number of words of the earlier question that complete a follow-up."""
 _FEW_WORDS = 4
-"""A question with more telling words is understood alone."""
+"""Maximum number of content words of a follow-up. A question with more is complete."""
 
 
 def is_small_talk(query: str) -> bool:
-    """Return whether this greets, thanks, or asks about the KB itself: it has no word that says anything else."""
+    """Return whether the text only greets, thanks, or asks about the KB itself."""
     words = _read_words(query)
     return bool(words) and all(word in _PHATIC or word in STOP_WORDS["en"] for word in words)
 
@@ -42,7 +42,7 @@ def is_small_talk(query: str) -> bool:
 def complete_follow_up(query: str, earlier: Sequence[str]) -> str:
     """Return a question that can be understood alone. `earlier`: the questions before it, oldest first.
 
-    A question that refers back ("and why is that?"), or has no telling words, gets those of the question before it.
+    A question that refers back ("and why is that?"), or has no content words, gets those of the earlier question.
     """
     if not earlier or _greets(query):
         return query
@@ -67,13 +67,13 @@ def _is_follow_up(query: str) -> bool:
 
 
 def _read_words(query: str) -> list[str]:
-    """Return the words in lower case; `IT` and `WHO` in capitals are names and stay as they are."""
+    """Return the words in lower case; `IT` and `WHO` in capitals are names and are not changed."""
     words = _WORD.findall(query.lower() if query.isupper() else query)
     return [word if len(word) > 1 and word.isupper() else word.lower().replace("\u2019", "'") for word in words]
 
 
 def _find_telling(query: str) -> list[str]:
-    """Return the words of a question that say what it is about."""
+    """Return the words of a question that carry its topic."""
     asked = parse_query(query).terms
     pieces = dict.fromkeys(piece.strip(".,;:!?()\"'") for piece in query.split())
     return [

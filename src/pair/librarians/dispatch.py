@@ -83,7 +83,7 @@ class Question:
         self.ends_at = self.began_at + seconds
         self.calls_left = min(given.calls, settings.max_calls)
         self.tokens_left = min(given.tokens, settings.max_tokens)
-        """Negative when a reply used more tokens than were left."""
+        """The remaining tokens; negative when a reply used more than were left."""
         self._lock = threading.Lock()
         self.user = context.user
         self.request_id = context.request_id or registry.request_ids()
@@ -172,15 +172,15 @@ class Call:
     path: tuple[tuple[str, Registry | None], ...] = ()
     """The librarians before this one, each with its registry; None for one on another server."""
     delegates_to: tuple[str, ...] | None = None
-    """The librarians that the last one of the path may ask; None for all."""
+    """The librarians that the last librarian of `path` may ask; None for all."""
     is_final: bool = True
     """Whether its response answers the question itself; false for a call from inside a librarian."""
     given: Context = field(default_factory=Context)
-    """The context for the librarian. A librarian may damage it, so only its model and trace are passed on."""
+    """The context for the librarian. A librarian may change it, so only its model and trace are passed on."""
 
     @property
     def way(self) -> tuple[str, ...]:
-        """The librarians before this one, and this one."""
+        """The ids of the librarians before this one, and of this one."""
         return (*(librarian_id for librarian_id, _ in self.path), self.to)
 
     @property
@@ -291,7 +291,7 @@ async def _answer(call: Call) -> CallResult:
 
 
 def _refuse(call: Call) -> Response | None:
-    """Return why the librarian may not be called, before any work is done; None when it may."""
+    """Return the reason why the librarian may not be called, before any work is done; None if it may be called."""
     registry, question = call.registry, call.question
     is_known = call.to in registry
     refused = query_refusal(call.query, registry.settings.max_query_characters) or refusal(
@@ -386,7 +386,7 @@ async def _run_call(call: Call) -> Response:
         timer.cancel()
         if outcome.cancelled() or not task.done():
             abandon(task)
-    if call in running:  # a call that timed out is counted already
+    if call in running:  # A call that timed out is counted already.
         running.discard(call)
         call.librarian.breaker.note(response)
     return response
@@ -456,7 +456,7 @@ async def _ask_delegate(call: Call, request: DelegateRequest, *, is_alone: bool)
         ai=call.given.ai,
         trace=call.given.trace,
         metadata={**passed.metadata, **request.context} if request.context else passed.metadata,
-        on_text=passed.on_text if is_alone else None,  # a listener cannot separate two streams of text
+        on_text=passed.on_text if is_alone else None,  # A listener cannot separate two streams of text.
     )
     query = request.query if request.query.strip() else call.query
     reserved = FALLBACK_SHARE * (call.ends_at - _now()) if request.fallback else 0.0
@@ -505,7 +505,7 @@ async def _aggregate(call: Call, responses: Sequence[Response], how: Aggregation
     model = call.given.ai
     if how == "blend" and model is not None and sum(map(is_answered, responses)) > 1:
         reply = in_thread(functools.partial(model.reply, BLEND_INSTRUCTIONS, build_blend_prompt(call.query, responses)))
-        with contextlib.suppress(Exception):  # fall back to a merge without a model
+        with contextlib.suppress(Exception):  # Fall back to a merge without a model.
             return merge_blend(await asyncio.wait_for(reply, max(0.0, call.ends_at - _now())), responses)
     return merge_responses(responses, how)
 

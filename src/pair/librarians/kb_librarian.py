@@ -1,12 +1,12 @@
 """A librarian that answers from one KB, with or without a model, and cites its passages.
 
-Each response has one of three outcomes, in `metadata["outcome"]`: "answer", a block that is quoted with its citation,
-or what a model wrote; "passages", blocks that may help, without a claim; "nothing", and what the KB is about.
+Each response has one of three outcomes, in `metadata["outcome"]`. "answer": a quoted block with its citation, or the
+text of a model. "passages": blocks that may help, without a claim. "nothing": a description of the KB.
 
 Invariants
-    An answer without a model is quoted from the KB, letter for letter but for line breaks.
-    An answer of a model cites passages that the model was given; one that cites none is marked.
-    Where nothing relevant is found, the answer says so.
+    An answer without a model quotes the KB letter for letter, except for line breaks.
+    An answer of a model cites only passages that the model was given. An answer without citations is marked.
+    If nothing relevant is found, the answer says so.
 """
 
 import asyncio
@@ -31,25 +31,25 @@ from pair.values import Hit, describe_lifecycle
 
 OUTCOME_KEY = "outcome"
 CONVERSATION_KEY = "conversation"
-"""In the metadata of a context: the turns before the question, oldest first, each with `role` and `content`."""
+"""The metadata key of the earlier turns, oldest first, each with `role` and `content`."""
 
-_HITS = 8
+_HITS = 16
 _MOST_PASSAGES = 6
-"""Passages that a model is given."""
+"""Number of passages in a prompt."""
 _MODEL_SHARE = 0.8
-"""The share of the time that a model may take; the rest is for quotes instead."""
+"""The share of the time for the model; the rest is for a quotation instead."""
 _UNCITED_CONFIDENCE = 0.3
 _UNSUPPORTED_CONFIDENCE = 0.5
 _PASSAGES_CONFIDENCE = 0.49
-"""The most where passages are shown without a claim."""
+"""Maximum confidence of passages without a claim."""
 _ABOUT = "overview introduction"
-"""What is searched for to say what the KB is about."""
+"""The query that finds documents to describe the KB."""
 _MOST_TITLES = 5
 _NEAREST_TITLES = 3
 
 
 class SearchResult(Protocol):
-    """Hits, best first, and how far they can be trusted."""
+    """Hits, best first, and how reliable they are."""
 
     @property
     def passages(self) -> tuple[Hit, ...]: ...
@@ -66,7 +66,7 @@ class SearchResult(Protocol):
 
 
 class Collection(Protocol):
-    """A KB, as far as a librarian needs it. Used from several threads at once."""
+    """The part of a KB that a librarian uses. Thread-safe."""
 
     @property
     def kb_id(self) -> str: ...
@@ -75,22 +75,22 @@ class Collection(Protocol):
     def embedding(self) -> TextEmbedder: ...
 
     def search(self, query: str, *, limit: int, mode: str) -> tuple[SearchResult, Mapping[str, str]]:
-        """Return passages, and when each of their documents was last fetched or read, as far as is known."""
+        """Return passages, and the time when each of their documents was last fetched or read, if known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The passages that a search found, with all that is derived from them."""
+    """The passages of a search, with everything that is derived from them."""
 
     hits: tuple[Hit, ...]
     citations: tuple[Citation, ...]
     ranking: QuoteRanking | None
-    """The blocks that may be quoted; None where there are none."""
+    """The blocks that may be quoted; None if there are none."""
     confidence: float
     is_partial: bool
     metadata: Mapping[str, object]
-    """Part of the metadata of every answer."""
+    """Metadata that is part of every answer."""
 
 
 class KbLibrarian:
@@ -121,7 +121,7 @@ class KbLibrarian:
         return self.find(query).confidence
 
     def find(self, query: str) -> Findings:
-        """Search the KB and rank what may be quoted. Raises PairError."""
+        """Search the KB and rank the blocks to quote. Raises PairError."""
         kb, kb_id = self._collection, self._collection.kb_id
         with telemetry.span(telemetry.RETRIEVAL, kb_id, attributes={telemetry.DATA_SOURCE_ID: kb_id}):
             result, fetched = kb.search(query, limit=_HITS, mode=self._mode)
@@ -188,7 +188,7 @@ class KbLibrarian:
         )
 
     def _answer_nothing(self, findings: Findings, context: Context) -> Response:
-        """Say that the KB has no answer, and delegate to colleagues where there are any."""
+        """Say that the KB has no answer, and delegate to other librarians if there are any."""
         answer = "Not in this knowledge base."
         if titles := _list_titles(findings, _NEAREST_TITLES):
             answer += f" The nearest documents: {titles}."
@@ -201,7 +201,7 @@ class KbLibrarian:
         )
 
     def _describe(self, findings: Findings) -> Response:
-        """Say what the KB is about: the answer to a greeting, and to a question about the KB itself."""
+        """Describe the KB, in reply to a greeting or a question about the KB itself."""
         answer = f"This is the knowledge base {self._collection.kb_id}."
         if titles := _list_titles(findings, _MOST_TITLES):
             answer += f" It has documents such as: {titles}. Ask a question about them."
@@ -226,7 +226,7 @@ def _read_earlier(context: Context) -> list[str]:
 
 
 def _name_passage(hit: Hit) -> str:
-    """Return the name of a passage for a model, with what the model should know about its state."""
+    """Return the name of a passage for a model, with the state of its document."""
     state = describe_lifecycle(hit.lifecycle)
     return f"{hit.title or hit.document_id} ({state})" if state else hit.title or hit.document_id
 
@@ -236,7 +236,7 @@ def _list_titles(findings: Findings, most: int) -> str:
 
 
 def _ask_model(model: LanguageModel, prompt: str, context: Context) -> str:
-    """Return the reply; stream it to the listener where there is one and the model can."""
+    """Return the reply; stream it if there is a listener and the model can stream."""
     if context.on_text is None or not isinstance(model, StreamingModel):
         return model.reply(INSTRUCTIONS, prompt)
     reply = shown = ""
@@ -252,7 +252,7 @@ def _ask_model(model: LanguageModel, prompt: str, context: Context) -> str:
 
 
 def _quote(findings: Findings, ranking: QuoteRanking, model_fault: str = "") -> Response:
-    """Answer with the best block, or show passages. `model_fault` says why no model wrote the answer."""
+    """Answer with the best block, or show passages. `model_fault`: the reason why no model wrote the answer."""
     is_answer = findings.confidence >= ANSWER_FROM
     quotes = ranking.choose_answer() if is_answer else ranking.choose_passages()
     order = list(dict.fromkeys(quote.passage for quote in quotes))

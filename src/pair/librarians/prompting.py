@@ -1,9 +1,10 @@
 """The prompt that lets a model answer from passages, and the checks of its reply.
 
 Invariants
-    A passage is data: it is enclosed in marks that no passage can contain, and the model must obey none of it.
+    A passage is data: it is enclosed in marks that no passage can contain. The model must not follow instructions
+    in it.
     After `check_citations`, every citation points to a passage that the model was given.
-    After `mark_unsupported`, a statement whose names, numbers or negation its passages lack says so.
+    After `mark_unsupported`, a statement is marked if its passages lack its names, numbers or negation.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ REFUSAL = "NOT IN THE PASSAGES"
 _MARK_CHARACTERS = 12
 _PASSAGE_CHARACTERS = 3000
 PROMPT_TOKENS = 6000
-"""The estimated size of all passages in a prompt. The last passages are left out where it is exceeded."""
+"""Maximum estimated size of all passages in a prompt. The last passages are left out if they exceed it."""
 
 INSTRUCTIONS = f"""You answer questions from numbered passages of a knowledge base, and from nothing else.
 
@@ -41,13 +42,13 @@ class Grounded:
     """A reply, with its citations checked."""
 
     answer: str
-    """With citations renumbered from 1."""
+    """The reply, with citations renumbered from 1."""
     cited: tuple[int, ...]
     """The indexes of the cited passages, in the order of their new numbers."""
     dropped: int
-    """Citations of passages that are not there."""
+    """Number of citations of passages that do not exist."""
     uncited: int
-    """Statements without any citation."""
+    """Number of statements without any citation."""
     is_refusal: bool = False
 
 
@@ -56,7 +57,7 @@ def build_prompt(query: str, passages: Sequence[tuple[str, str]]) -> str:
     clipped = [(title, text[:_PASSAGE_CHARACTERS]) for title, text in passages]
     sizes = itertools.accumulate(estimate_tokens(text) for _, text in clipped)
     passages = [passage for passage, size in zip(clipped, sizes, strict=True) if size <= PROMPT_TOKENS]
-    # The mark is made from what it surrounds: a text cannot contain its own hash.
+    # The mark is a hash of the text inside: a text cannot contain its own hash.
     digest = hashlib.sha256(query.encode(errors="surrogatepass"))
     for title, text in passages:
         digest.update(f"\0{title}\0{text}".encode(errors="surrogatepass"))
@@ -93,7 +94,7 @@ def check_citations(reply: str, count: int) -> Grounded:
             marks.append(f"[{order.index(number) + 1}]")
         behind = text[match.end() : match.end() + 1]
         if not marks and (behind.isalnum() or behind == "]"):
-            return " "  # what is around a dropped mark must not become another one
+            return " "  # The text around a removed mark must not form another mark.
         return "".join(marks)
 
     answer = _SPACES_BEFORE_STOP.sub(r"\1", _CITATION.sub(renumber, text)) if _CITATION.search(text) else text
@@ -106,14 +107,14 @@ def _split_statements(answer: str) -> list[str]:
 
 
 def _count_uncited(answer: str) -> int:
-    """Count statements without a citation, which may be before or behind the full stop."""
+    """Count statements without a citation, which may be before or after the full stop."""
     return sum(
         any(map(str.isalnum, statement)) and not statement.lstrip().startswith("#") and not _CITATION.search(statement)
         for statement in _split_statements(answer)
     )
 
 
-# ── statements against what they cite ──────────────────────────────────────────────────────────────
+# ── statements compared with the cited passages ──────────────────────────────────────────────────────────────
 
 UNSUPPORTED = " *(not found in the source)*"
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
@@ -135,19 +136,19 @@ _NEGATIONS: Mapping[str, str] = {
     "pt": r"|não|nunca|sem|nenhum\w*",
     "nl": r"|niet|nooit|geen|zonder",
 }
-"""What negates in a language, beside the words of `_NEGATION`."""
+"""Negations of a language, in addition to the words of `_NEGATION`."""
 _SAMPLE_CHARACTERS = 1000
 _CAPITALISED_LANGUAGE = 0.12
-"""Where more than this share of words inside sentences is capitalised, as in German, a capital makes no name."""
+"""Maximum share of capitalised words inside sentences. Above it, as in German, a capital does not mark a name."""
 _SAME_STATEMENT = 0.7
-"""The share of its words that a sentence of a passage must hold to be compared with a statement."""
+"""Minimum share of the words of a statement that a sentence must contain to be compared with it."""
 
 
 def mark_unsupported(answer: str, cited: Sequence[tuple[str, str]], query: str) -> tuple[str, int, int]:
     """Mark statements whose names, numbers or negation are not in the passages that they cite.
 
-    `cited`: title and text of the passages, in the order of their numbers in the answer. Return the answer, how many
-    statements are marked, and how many cite a passage.
+    `cited`: title and text of the passages, in the order of their numbers in the answer. Return the answer, the number
+    of marked statements, and the number of statements that cite a passage.
     """
     written, marked, total = [], 0, 0
     for statement in _split_statements(answer):
@@ -184,7 +185,7 @@ def _is_supported(statement: str, sources: str, query: str) -> bool:
 
 
 def _find_numbers(text: str, language: str = "en") -> Iterator[str]:
-    """Yield the numbers of a text, small ones also where they are written as words of a language."""
+    """Yield the numbers of a text, including small ones that are written as words of a language."""
     words = _NUMBER_WORDS.get(language, "").split()
     for match in _NUMBER.finditer(text):
         yield re.sub(r",(?=\d{3}\b)", "", match[0])

@@ -1,7 +1,7 @@
-"""What a question asks for: its kind and its telling words, and whether a statement has the form of an answer.
+"""The kind of a question and its content words, and the form of statements that answer it.
 
-The rules are few and general. They look at the words that a question begins with, in English and a few other languages,
-and at the form of a statement: a number, a name, a date, a command. A question that no rule knows has the kind "any".
+The rules are few and general. They use the first words of a question, in English and a few other languages, and the
+form of a statement: a number, a name, a date, a command. A question that no rule matches has the kind "any".
 """
 
 import difflib
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pair.text.evidence import QuotableBlock
 from pair.text.languages import COMPOUNDING, LINKS, STOP_WORDS
-from pair.text.tokenizer import analyse, stem
+from pair.text.tokenizer import analyse, stem, terms
 
 # ── kinds ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -26,7 +26,7 @@ _VERBS = "is|are|was|were|do|does|did|can|could|may|must|should|shall|has|have|h
 
 
 def _compile(patterns: Iterable[str], flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
-    """Compile a pattern that matches where any of these does."""
+    """Compile a pattern that matches wherever any of these patterns matches."""
     return re.compile("|".join(patterns), flags)
 
 
@@ -59,13 +59,14 @@ _ASKS: Mapping[str, re.Pattern[str]] = {
     "definition": _compile(
         [r"^\W*(?:so )?(?:what(?:'s| is| are| does| do)|define|was ist|qu'est-ce|qu[eé] es)\b(?! the name)"]
     ),
+    "yes-no": _compile([rf"^\W*(?:{_VERBS})\b(?! you\b)"]),
     "name": _compile(
         [r"\b(?:who|whose|whom|which|where|name|called)\b", r"\bwhat \w", r"\b(?:wer|qui|qu[eé]|welche\w*|quel\w*)\b"]
     ),
-    "yes-no": _compile([rf"^\W*(?:{_VERBS})\b"]),
 }
-"""How questions of each kind are asked; the first that matches counts."""
+"""Patterns of the questions of each kind; the first that matches counts."""
 
+_NUMBER_WORDS = "two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million"
 _OPTION = r"(?<![\w-])--?[A-Za-z]"
 _CALL = r"\w\([1-8]?\)"
 _FORMS: Mapping[str, re.Pattern[str]] = {
@@ -90,12 +91,7 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
         ],
         re.NOFLAG,
     ),
-    "number": _compile(
-        [
-            r"\d",
-            r"\b(?:two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million|twice|unlimited)\b",
-        ]
-    ),
+    "number": _compile([r"\d", rf"\b(?:{_NUMBER_WORDS}|twice|unlimited)\b"]),
     "command": _compile(
         ["`[^`]+`", _OPTION, r"\b[A-Z]{4,}\b", r"\\[a-z]+\b", _CALL, r"^\$ ", r"\A[\w-]+ [-\u2014] "], re.MULTILINE
     ),
@@ -112,7 +108,9 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
         ]
     ),
 }
-"""What a statement has that can answer a question of each kind."""
+"""Patterns of statements that can answer a question of each kind."""
+STRICT = frozenset({"date", "number", "definition"})
+"""Kinds of questions that only a statement of the right form can answer."""
 
 
 def _pairs(*patterns: tuple[str, str]) -> Sequence[tuple[re.Pattern[str], re.Pattern[str]]]:
@@ -130,7 +128,7 @@ _UNITS = _pairs(
     ),
     (r"\bport\b", r"\b\d{2,5}\b"),
 )
-"""What a number that is asked for has beside it."""
+"""Patterns of the words around a requested number."""
 _FACETS = _pairs(
     (
         r"\bdefault|\bunless\b|\b(?:if|when) (?:no|not|none|i|nothing|you)\b|\bnormal|\bnot given\b|\bby itself\b",
@@ -146,9 +144,15 @@ _FACETS = _pairs(
     ),
     (r"\b(?:option|flag|switch)\b", _OPTION),
 )
-"""What a question asks besides its kind, and how a statement says it: a default, a beginning, a limit, an option."""
+"""Pairs of patterns, of questions and of their answers: defaults, beginnings, limits, options."""
+_NO_QUANTITY = re.compile(
+    r"\b(?:version|python|release|section|chapter|table|figure|pep|rfc)s?[ :#]*\d[\w.]*|\(\d\)|\[\d+\]"
+    r"|\b[^\W\d]+[-_]?\d\w*|^\d+\. ",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""Digits that are no quantity: versions, numbers of sections and items, parts of names."""
 _SAME = 0.6
-"""How much a term is like the question for the statement behind it to be the definition."""
+"""Minimum likeness of a term to the question for the statement after it to be the definition."""
 
 # ── other languages ────────────────────────────────────────────────────────────────────────────────
 
@@ -241,14 +245,14 @@ _FORM_ROWS: Mapping[str, str] = {"comparison": "comparing", "why": "causing", "n
 
 class _LanguageRules(NamedTuple):
     patterns: Mapping[str, re.Pattern[str]]
-    """By the name of the row."""
+    """The patterns, by the name of the row."""
     scaffold: frozenset[str]
     """Terms of the words that only frame a question."""
 
 
 @functools.cache
 def _read_rules(language: str) -> _LanguageRules:
-    """Return the rules of a language beside the general ones; none for English and languages without a table."""
+    """Return the additional rules of a language; none for English and languages without a table."""
     rows = [row.split(maxsplit=1) for row in _TABLES.get(language, "").strip().splitlines()]
     framing = (word for name, words in rows if name == "framing" for word in words.split())
     beginnings = {"definition": r"^\W*"}
@@ -270,27 +274,27 @@ _FRAME_WORDS = "command option flag switch statement tool program module version
 SCAFFOLD = frozenset(map(stem, _SCAFFOLD_WORDS.split()))
 """Words that only frame a question."""
 _FRAME = frozenset(map(stem, _FRAME_WORDS.split()))
-"""Words that name what is asked for; a statement that answers often shows it instead."""
+"""Words for the kind of thing that is asked for; an answer often shows the thing instead."""
 _SCAFFOLD_SHARE, _FRAME_SHARE = 0.25, 0.4
-"""How much these words count."""
+"""The weight of these words."""
 _NEAR = 0.82
-"""How alike two words are for one to be a slip of the other."""
+"""Minimum likeness of two words for one to be a misspelling of the other."""
 _SLIP_CHARACTERS = 5
 _LEAST_PART = 4
-"""Letters of a part of a compound."""
+"""Minimum number of letters of a part of a compound."""
 
 
 class TellingWord(NamedTuple):
-    """A word of a question that says what it is about."""
+    """A word of a question that carries its topic."""
 
     terms: tuple[str, ...]
-    """The words that it is made of, as keyword search counts them."""
+    """The terms of its parts, as keyword search counts them."""
     wholes: tuple[str, ...]
-    """Other terms, any of which is the whole word."""
+    """Other terms, each of which stands for the whole word."""
     weight: float
 
     def share_in(self, held: Collection[str]) -> float:
-        """Return how much of the word is among these terms."""
+        """Return the share of the word that is among these terms."""
         if any(whole in held for whole in self.wholes):
             return 1.0
         return sum(term in held for term in self.terms) / len(self.terms)
@@ -301,23 +305,22 @@ class AskedQuestion(NamedTuple):
     kind: str
     words: tuple[TellingWord, ...]
     language: str
-    """Of the terms of its words."""
+    """The language in which the words of the question were analysed."""
 
     def coverage(self, held: Collection[str]) -> float:
-        """Return the share of the telling words that are among these terms; rare words count somewhat more."""
+        """Return the share of the content words that are among these terms; rare words count somewhat more."""
         total = sum(math.sqrt(word.weight) for word in self.words)
         return sum(math.sqrt(word.weight) * word.share_in(held) for word in self.words) / total if total else 0.0
 
     def count_known(self, held: Collection[str]) -> float:
-        """Return the same share where rare words count much more: one that the KB does not know decides."""
+        """Return the share of the content words among these terms; rare words count much more than in `coverage`."""
         total = sum(word.weight for word in self.words)
         return sum(word.weight * word.share_in(held) for word in self.words) / total if total else 0.0
 
     def likeness(self, name: frozenset[str]) -> float:
-        """Return how much a heading or a term, given by its terms, is what the question is about, from 0 to 1."""
+        """Return how well a heading or a defined term matches the question, from 0 to 1. `name`: its terms."""
         named = name - _stop_terms(self.language)
-        asked = {term for word in self.words for term in (*word.terms, *word.wholes)}
-        precision = sum(term in asked for term in named) / len(named) if named else 0.0
+        precision = len(named & self.terms) / len(named) if named else 0.0
         recall = self.coverage(named)
         return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
@@ -328,26 +331,39 @@ class AskedQuestion(NamedTuple):
         statement = block.shown
         form = _FORMS.get(self.kind)
         if self.kind == "number":
+            statement = _NO_QUANTITY.sub(" ", statement)
             form = next((unit for asked, unit in _UNITS if asked.search(self.text)), form)
         own = _read_rules(self.language).patterns.get(_FORM_ROWS.get(self.kind, ""))
         fits = float(form is None or self._has_form(form, statement) or bool(own and own.search(statement)))
+        if not fits and self.kind in STRICT:
+            return 0.0
         facets = [bool(said.search(statement)) for asked, said in _FACETS if asked.search(self.text)]
         return (fits + sum(facets)) / (1 + len(facets))
 
     def _has_form(self, form: re.Pattern[str], statement: str) -> bool:
-        if self.kind == "name":  # one that the question does not have already
+        if self.kind == "name":  # A name that the question does not contain already.
             asked = self.text.casefold()
             return any(name[0].casefold().strip("`*") not in asked for name in form.finditer(statement))
         return bool(form.search(statement))
 
     def _find_definition(self, block: QuotableBlock) -> float:
-        if self.likeness(block.defined_terms) >= _SAME:
-            return 1 / (1 + block.evidence.behind_term)  # what stands first behind a term defines it
-        return self.likeness(block.subject_terms)
+        own = block.evidence
+        named = self._liken(own.term)
+        if named >= _SAME:
+            return named**2 / (1 + own.behind_term)  # The first statement after a term defines it.
+        return self._liken(own.find_subject(self.language)) ** 2
+
+    def _liken(self, name: str) -> float:
+        return self.likeness(frozenset(terms(name, self.language))) if name else 0.0
+
+    @property
+    def terms(self) -> frozenset[str]:
+        """The terms of all its words."""
+        return frozenset(term for word in self.words for term in (*word.terms, *word.wholes))
 
 
 def classify(query: str, language: str = "en") -> str:
-    """Return the kind of a question to a text in a language; the question may be in English too."""
+    """Return the kind of a question about a text in this language. The question may be in English."""
     own = _read_rules(language).patterns
     asks = ((kind, pattern) for kind in _ASKS for pattern in (own.get(kind), _ASKS[kind]))
     return next((kind for kind, pattern in asks if pattern is not None and pattern.search(query)), "any")
@@ -356,12 +372,12 @@ def classify(query: str, language: str = "en") -> str:
 def understand(query: str, weights: Mapping[str, float], language: str = "en") -> AskedQuestion:
     """Return the question with the terms that its words have in a language.
 
-    `weights`: what each English term of the question weighs in the KB; terms that it does not name say nothing.
+    `weights`: the weight of each English term of the question in the KB; other terms are ignored.
     """
     words = []
     for piece in dict.fromkeys(query.split()):
         analysed, own = analyse(piece), analyse(piece, language)
-        if len(own.terms) != len(analysed.terms):  # a stem is empty
+        if len(own.terms) != len(analysed.terms):  # The stem is empty.
             own = analysed
         terms = {term: near for term, near in zip(analysed.terms, own.terms, strict=True) if term in weights}
         if not terms:
@@ -383,7 +399,7 @@ def _stop_terms(language: str) -> frozenset[str]:
 
 
 def mend_slips(question: AskedQuestion, vocabulary: frozenset[str]) -> AskedQuestion:
-    """Replace words that no passage holds by a nearly equal word of the passages, or by the parts of a compound."""
+    """Replace a word that no passage contains by a nearly equal word of the passages, or by the parts of a compound."""
     return question._replace(words=tuple(_mend(word, vocabulary, question.language) for word in question.words))
 
 

@@ -1,27 +1,32 @@
-"""Choose what to quote: the block of the found passages that answers a question best. No model is asked.
+"""Choose the block to quote: the one that answers a question best. No model is used.
 
-Each block is weighed by what speaks for it: the telling words that it holds, those of its headings and title, its
-nearness in meaning, whether it has the form of an answer to such a question, and the evidence for its passage.
+The score of a block sums its features: content words in it and around it, nearness in meaning, the form of an answer,
+and the score of its passage.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pair.librarians.questions import AskedQuestion, classify, mend_slips, understand
+from pair.librarians.questions import STRICT, AskedQuestion, mend_slips, understand
 from pair.librarians.relevance import TextEmbedder
-from pair.text.evidence import QuotableBlock, read_quotable
+from pair.text.evidence import QuotableBlock, TermReader
 from pair.text.languages import find_language
 from pair.values import Hit
 
-QUOTABLE = 8
-"""Passages that are quoted from."""
+QUOTABLE = 10
+"""Maximum number of passages to quote from."""
+_RANK_COST = 0.01
+"""The penalty for each rank when passages are chosen, as a share of the question's words."""
 MOST_BLOCKS = 80
-"""Blocks of a passage that may be quoted."""
-_MEASURED = 24
-"""Blocks whose meaning is looked at: a model that makes vectors may be slow."""
+"""Maximum number of blocks of a passage."""
+_FITTED = 48
+"""Maximum number of blocks whose form is checked: those that hold most of the question."""
+_MEASURED = 16
+"""Maximum number of blocks to embed, because an embedder may be slow."""
 _MOST_PASSAGES = 3
 _NEARLY_AS_GOOD = 0.6
-"""How much less a second block may be worth to be quoted beside the first."""
+"""Maximum score difference of a second block that is quoted with the first."""
 
 WEIGHTS: Mapping[str, float] = {
     "text": 3.0,
@@ -29,33 +34,35 @@ WEIGHTS: Mapping[str, float] = {
     "around": 3.0,
     "meaning": 4.0,
     "form": 3.0,
+    "strict": 3.0,
     "heading": 2.0,
     "answers": 2.3,
     "keyword": 2.0,
     "row": 1.2,
-    "thin": -1.0,
+    "thin": -2.0,
 }
-"""What each feature of a block is worth. Each is from 0 to 1: the share of the telling words that the statement and its
-term hold (text), the quoted text holds (quote), and only its headings and title hold (around); nearness in meaning; the
-form of an answer; the likeness of its heading to the question, and the same for what opens the text under it (answers);
-the score of its passage by words (keyword); whether it is a row of a table, or only points to what says more (thin).
+"""The weight of each feature of a block. Features are from 0 to 1: the share of the content words that the statement
+and its term hold (text), the quoted text holds (quote), and only its headings and title hold (around); nearness in
+meaning; the form of an answer, counted again for questions that need that form (strict); the likeness of its heading to
+the question, and the same for what opens the text under it (answers); the score of its passage by words (keyword);
+whether it is a row of a table, or only points to other text (thin).
 """
 _CLEAR_LEAD = 3.0
-"""By how much more the best block is worth than any of another document, where the lead is as clear as can be."""
+"""The score difference between the best block and the blocks of other documents at which the lead is 1."""
 _MANY_WORDS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A block of a passage, and what speaks for it."""
+    """A block of a passage, and its features."""
 
     passage: int
     """The index of its passage."""
     text: str
-    """Markdown."""
+    """The block as Markdown."""
     features: Mapping[str, float]
     context: str = field(repr=False)
-    """The text with its title and heading, whose meaning is measured."""
+    """The text with its title and heading, to embed."""
 
     @property
     def worth(self) -> float:
@@ -67,21 +74,21 @@ class QuoteRanking:
     """The blocks that may answer a question, best first."""
 
     questions: Sequence[AskedQuestion]
-    """The question in the language of each passage that is quoted from."""
+    """The question, analysed in the language of each passage."""
     quotes: list[Quote]
     passages: Sequence[Hit]
     terms: Sequence[frozenset[str]]
-    """Of each passage that is quoted from, with its title."""
+    """The terms of each passage with its title."""
 
     def choose_answer(self) -> list[Quote]:
-        """Return the best block; with another one that is nearly as good, where the question asks for two things."""
+        """Return the best block, and a second one that is nearly as good if the question asks for two things."""
         best, *others = self.quotes
         least = best.worth - _NEARLY_AS_GOOD
         second = next((quote for quote in others if quote.worth >= least and _adds(quote, best)), None)
         return [best] if second is None else [best, second]
 
     def choose_passages(self) -> list[Quote]:
-        """Return the best block of each of the best passages, with another one of it that is nearly as good."""
+        """Return the best block of each of the best passages, and a second one that is nearly as good."""
         blocks: dict[int, list[Quote]] = {}
         for quote in self.quotes:
             best, *others = blocks.setdefault(quote.passage, [quote])
@@ -91,13 +98,14 @@ class QuoteRanking:
         return [replace(best, text="\n\n".join([best.text, *(each.text for each in rest)])) for best, *rest in shown]
 
     def describe_best(self) -> dict[str, float]:
-        """Return the features that confidence is made of. There is a block."""
+        """Return the features for the confidence. Requires at least one block."""
         best = self.quotes[0]
         hit, question = self.passages[best.passage], self.questions[best.passage]
         others = [quote.worth for quote in self.quotes if self.passages[quote.passage].document_id != hit.document_id]
         lead = (best.worth - max(others, default=0.0)) / _CLEAR_LEAD
-        words = min(len(question.words), _MANY_WORDS) / _MANY_WORDS
-        if question.kind == "definition":  # it has few words, whatever is asked
+        held = sum(word.share_in(self.terms[best.passage]) for word in question.words)
+        words = min(held, _MANY_WORDS) / _MANY_WORDS
+        if question.kind == "definition":  # It has few words, for any question.
             words = max(words, best.features["form"])
         return {
             "coverage": best.features["quote"],
@@ -105,44 +113,59 @@ class QuoteRanking:
             "known": question.count_known(self.terms[best.passage]),
             "meaning": best.features["meaning"],
             "form": best.features["form"],
+            "answers": best.features["answers"],
             "lead": max(0.0, min(lead, 1.0)),
             "agreement": min(best.features["keyword"], read_score(hit, "vector")),
             "words": words,
+            "brief": float(question.kind != "how-to"),
         }
 
 
 def read_score(hit: Hit, name: str) -> float:
-    """Return one of the scores that a hit's own is made of; 0 where there is none."""
+    """Return one part of the score of a hit; 0 if it has none."""
     score = (hit.explanation or {}).get(name, 0.0)
     return float(score) if isinstance(score, int | float) else 0.0
 
 
 def _adds(quote: Quote, best: Quote) -> bool:
-    """Return whether a block says something that the best one does not."""
+    """Return whether a block adds something to the best one."""
     return quote.text not in best.text and best.text not in quote.text
 
 
 def rank_quotes(
     query: str, passages: Sequence[Hit], weights: Mapping[str, float], embedder: TextEmbedder
 ) -> QuoteRanking:
-    """Rank the blocks of the first passages. `weights`: what each term of the question weighs in the KB."""
-    texts = [
-        (f"{hit.title} {hit.document_id}", hit.text, find_language(hit.metadata, hit.text))
-        for hit in passages[:QUOTABLE]
-    ]
-    kinds = {classify(query, language) for *_, language in texts}
-    read = read_quotable(texts, MOST_BLOCKS, steps=not kinds.isdisjoint({"how-to", "command"}))
+    """Rank the blocks of the passages that hold most of the question.
+
+    `weights`: the weight of each term of the question in the KB.
+    """
+    readers: dict[str, TermReader] = {}
+    languages: dict[str, str] = {}
+    texts = []
+    for hit in passages:
+        language = languages.get(hit.document_id) or find_language(hit.metadata, hit.text)
+        languages[hit.document_id] = language
+        texts.append((f"{hit.title} {hit.document_id}", hit.text, readers.setdefault(language, TermReader(language))))
+    terms = [reader.find(title) | reader.find(text) for title, text, reader in texts]
     asked = {}
-    for language in {passage.language for passage in read}:
-        held = frozenset().union(*(passage.terms for passage in read if passage.language == language))
+    for language in readers:
+        held = frozenset().union(
+            *(own for own, (*_, reader) in zip(terms, texts, strict=True) if reader.language == language)
+        )
         asked[language] = mend_slips(understand(query, weights, language), held)
-    questions = [asked[passage.language] for passage in read]
-    likeness: dict[tuple[str, frozenset[str]], float] = {}
-    quotes = [
-        _weigh(question, block, index, passages[index], likeness)
-        for index, (question, passage) in enumerate(zip(questions, read, strict=True))
-        for block in passage.blocks
-    ]
+    questions = [asked[reader.language] for *_, reader in texts]
+    chosen = _choose_quotable(questions, terms)
+    steps = any(question.kind in {"how-to", "command"} for question in asked.values())
+    weighers = {language: _Weigher(question) for language, question in asked.items()}
+    covering = sorted(
+        (
+            weighers[questions[index].language].weigh(block, index, passages[index])
+            for index in chosen
+            for block in _read_blocks(texts[index], questions[index], steps=steps)
+        ),
+        key=lambda pair: -pair[0].worth,
+    )[:_FITTED]
+    quotes = [weighers[questions[quote.passage].language].add_form(quote, block) for quote, block in covering]
     measured = sorted(quotes, key=lambda quote: -quote.worth)[:_MEASURED]
     meanings = embedder.compare(query, [quote.context for quote in measured])
     ranked = [
@@ -150,31 +173,53 @@ def rank_quotes(
         for quote, meaning in zip(measured, meanings, strict=True)
     ]
     best_first = sorted(ranked, key=lambda quote: -quote.worth)
-    return QuoteRanking(questions, best_first, passages, [passage.terms for passage in read])
+    return QuoteRanking(questions, best_first, passages, terms)
 
 
-def _weigh(
-    question: AskedQuestion,
-    block: QuotableBlock,
-    index: int,
-    hit: Hit,
-    likeness: dict[tuple[str, frozenset[str]], float],
-) -> Quote:
-    """Return a block with all features but its meaning. `likeness` keeps that of headings."""
-    evidence, heading = block.evidence, (question.language, block.heading_terms)
-    if heading not in likeness:
-        likeness[heading] = question.likeness(block.heading_terms)
-    covered = question.coverage(block.shown_terms)
-    features = {
-        "text": question.coverage(block.statement_terms),
-        "quote": covered,
-        "around": question.coverage(block.shown_terms | block.around_terms) - covered,
-        "form": question.fit(block),
-        "heading": likeness[heading],
-        "answers": likeness[heading] * evidence.opening,
-        "keyword": read_score(hit, "keyword"),
-        "row": float(evidence.kind == "row"),
-        "thin": float(block.is_thin),
-    }
-    name = evidence.headings[-1] if evidence.headings else ""
-    return Quote(index, block.shown, features, f"{hit.title or hit.document_id} / {name} / {block.shown}")
+def _read_blocks(text: tuple[str, str, TermReader], question: AskedQuestion, *, steps: bool) -> list[QuotableBlock]:
+    title, passage, reader = text
+    return reader.read_quotable(title, passage, question.terms, MOST_BLOCKS, steps=steps)
+
+
+def _choose_quotable(questions: Sequence[AskedQuestion], terms: Sequence[frozenset[str]]) -> list[int]:
+    """Return the indexes of the passages to quote from, ascending: those with most words of the question."""
+    values = [
+        question.count_known(held) - _RANK_COST * rank
+        for rank, (question, held) in enumerate(zip(questions, terms, strict=True))
+    ]
+    return sorted(sorted(range(len(values)), key=lambda index: -values[index])[:QUOTABLE])
+
+
+class _Weigher:
+    """A scorer of blocks for one question. It caches scores by set of terms, because most blocks share terms."""
+
+    def __init__(self, question: AskedQuestion) -> None:
+        self._question = question
+        self._cover = functools.cache(question.coverage)
+        self._liken = functools.cache(question.likeness)
+
+    def weigh(self, block: QuotableBlock, index: int, hit: Hit) -> tuple[Quote, QuotableBlock]:
+        """Return a block with the features that come from its words."""
+        evidence, shown = block.evidence, block.shown_terms
+        covered, heading = self._cover(shown), self._liken(block.heading_terms)
+        features = {
+            "text": self._cover(block.statement_terms),
+            "quote": covered,
+            "around": self._cover(shown | block.around_terms) - covered,
+            "heading": heading,
+            "answers": heading * evidence.opening,
+            "keyword": read_score(hit, "keyword"),
+            "row": float(evidence.kind == "row"),
+        }
+        name = evidence.headings[-1] if evidence.headings else ""
+        return Quote(index, block.shown, features, f"{hit.title or hit.document_id} / {name} / {block.shown}"), block
+
+    def add_form(self, quote: Quote, block: QuotableBlock) -> Quote:
+        """Return a block with the features that come from its form."""
+        kind, fit = self._question.kind, self._question.fit(block)
+        strict = 0.0
+        if kind in STRICT:
+            strict = fit if kind == "definition" else float(fit > 0)
+        return replace(
+            quote, features={**quote.features, "form": fit, "strict": strict, "thin": float(block.evidence.is_thin)}
+        )

@@ -37,7 +37,7 @@ FAILURES = frozenset(
         ErrorCode.DELEGATION_FAILED,
     }
 )
-"""The codes that count as failures of the librarian, raised or returned; errors of the caller do not count."""
+"""The codes, raised or returned, that count as failures of the librarian. Errors of the caller do not count."""
 
 
 class CircuitBreaker:
@@ -124,7 +124,7 @@ class Entry:
 
     librarian: Function
     card: LibrarianInfo | None = None
-    """None: the name is the id, and the description is the first line of the docstring."""
+    """The card; None to use the id as name, and the first line of the docstring as description."""
     permissions: Permissions = field(default_factory=Permissions)
     timeout_seconds: float | None = None
     """The time limit of this librarian. The limit of the question applies too."""
@@ -140,7 +140,7 @@ class RegisteredLibrarian:
     entry: Entry
     breaker: CircuitBreaker
     gets_context: str
-    """How it takes the context: "positional", "keyword", or "" if it takes only the question."""
+    """The way to pass the context: "positional", "keyword", or "" if it takes only the question."""
 
 
 class Registry:

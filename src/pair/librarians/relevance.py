@@ -1,4 +1,4 @@
-"""How well descriptions of librarians and sources match a question. No model is asked."""
+"""Matches between a question and descriptions of librarians and sources. No model is used."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ from pair.text.tokenizer import find_words
 
 
 class TextEmbedder(Protocol):
-    """The embedder of a KB, as far as a librarian needs it."""
+    """The part of an embedder that a librarian uses."""
 
     def compare(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return how near in meaning each text is to a question; 1 is the same. Raises ModelError."""
+        """Return the similarity of each text to a question; 1 means equal. Raises ModelError."""
         ...
 
 
 def coverage(words: frozenset[str] | set[str], weights: Mapping[str, float]) -> float:
-    """Return the share of the question's words, rare ones counting more; 0 for a question without words."""
+    """Return the share of the question's words that are in `words`, by weight; 0 for a question without words."""
     total = sum(weights.values())
     return sum(weights.get(word, 0.0) for word in words) / total if total else 0.0
 
@@ -28,13 +28,13 @@ class Match:
     number: int
     """The index of the description."""
     score: float
-    """From 0 to 1."""
+    """The score, from 0 to 1."""
     coverage: float
     """The share of the question's words that it holds; words that few descriptions hold count more."""
 
 
 def match_descriptions(query: str, descriptions: Sequence[str], embedder: TextEmbedder) -> list[Match]:
-    """Return the descriptions that have anything to do with the question, best first.
+    """Return the descriptions that are related to the question, best first.
 
     Without vectors, words alone decide.
     """

@@ -39,7 +39,7 @@ _CODES_OF_STATUS = {
 
 
 class RemoteLibrarian:
-    """Asks the librarian at `endpoint`, such as `https://host/librarians/handbook/ask`."""
+    """A librarian at `endpoint`, such as `https://host/librarians/handbook/ask`."""
 
     def __init__(self, endpoint: str, *, token: str = "", timeout_seconds: float = 30.0) -> None:
         self.endpoint = endpoint
@@ -110,7 +110,7 @@ class RemoteLibrarian:
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
-            "accept-encoding": "identity",  # so that the limit applies to the bytes that are read
+            "accept-encoding": "identity",  # no compression: the limit applies to the bytes that are read
         }
         if self._token:
             headers["authorization"] = f"Bearer {self._token}"

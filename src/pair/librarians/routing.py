@@ -21,7 +21,7 @@ _CLEARLY_BETTER = 1.5
 _WORTH_CHOOSING = 0.5
 """Minimum score of a further librarian or source, as a share of the best score."""
 _CLEAR_EVIDENCE = 0.5
-"""A KB with at least this evidence is asked even if the model did not choose it."""
+"""Minimum evidence of a KB that is asked even if the model did not choose it."""
 _MOST_SOURCES = 5
 _SHOWN_TO_MODEL = 40
 _LEAST_COVERAGE = 0.2
@@ -40,7 +40,7 @@ JSON list of the numbers of the sources that are likely to answer it, the best f
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """Delegates to the librarians in `context.available_delegates` that are likely to answer."""
+    """A librarian that delegates to the likely ones in `context.available_delegates`."""
 
     embedder: TextEmbedder
     evidence: Mapping[str, Callable[[str], float]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Router:
             return [*by_model, *(colleague for colleague in missed if colleague not in by_model)], "model"
         without_kb = [colleague for colleague in colleagues if colleague.id not in self.evidence]
         if by_model == [] and best < _CLEAR_EVIDENCE:
-            without_kb = []  # the model considers none of them likely to answer
+            without_kb = []  # The model considers none of them likely to answer.
         descriptions = [
             " ".join([colleague.id, colleague.name, colleague.description, *colleague.capabilities])
             for colleague in without_kb
@@ -96,7 +96,7 @@ class Router:
     def _weigh(self, query: str, colleague: Delegate) -> float:
         try:
             return self.evidence[colleague.id](query)
-        except PairError:  # the librarian reports the error when it is asked
+        except PairError:  # The librarian reports the error when it is asked.
             return 0.0
 
 
@@ -135,10 +135,10 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexLibrarian:
-    """Names the sources of the index that are likely to answer a question."""
+    """A librarian that names the sources of the index that are likely to answer."""
 
     entries: Callable[[], Sequence[IndexEntry]]
-    """Returns the current index. May raise PairError."""
+    """A function that returns the current index. It may raise PairError."""
     embedder: TextEmbedder
 
     async def __call__(self, query: str, context: Context | None = None) -> Response:

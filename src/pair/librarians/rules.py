@@ -171,14 +171,14 @@ def query_refusal(query: object, max_characters: int) -> Response | None:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Who may ask a librarian: every caller, or its team, allowed teams and allowed roles."""
+    """The callers that may ask a librarian: all of them, or its team, allowed teams and allowed roles."""
 
     public: bool | None = None
-    """None: public, unless teams or roles are named."""
+    """Whether every caller may ask; None means yes, unless teams or roles are named."""
     allowed_teams: tuple[str, ...] = ()
     allowed_roles: tuple[str, ...] = ()
     sensitive: bool = False
-    """Log every question to `pair.audit`, even a refused one."""
+    """Whether to log every question to `pair.audit`, even a refused one."""
 
     @property
     def is_public(self) -> bool:
@@ -202,7 +202,7 @@ def refusal(
     max_depth: int,
     is_allowed: bool | None,
 ) -> Response | None:
-    """Return why a question may not reach the last librarian of its chain, before any work is done; None when it may.
+    """Return the reason why a question may not reach the last librarian of its chain; None if it may.
 
     `visited`: librarians that were asked before. `delegates_to`: librarians that the previous one may ask; None for
     all. `is_allowed`: whether the user may ask the librarian; None when it does not exist.
@@ -237,7 +237,7 @@ def refusal(
 
 
 def tidy_response(response: Response) -> Response:
-    """Normalise a response as the specification says.
+    """Normalise a response according to the specification.
 
     An answer below a confidence of 0.6 is partial. Each source is listed once, the most relevant first, and marks `[n]`
     in the answer are renumbered. A long answer is cut.
@@ -268,7 +268,7 @@ def order_sources(sources: Sequence[Citation]) -> tuple[tuple[Citation, ...], tu
     for key, source in zip(identities, sources, strict=True):
         if key not in best or _relevance(source) > _relevance(best[key]):
             best[key] = source
-    keys = sorted(best, key=lambda key: -_relevance(best[key]))  # stable: the earlier source wins a tie
+    keys = sorted(best, key=lambda key: -_relevance(best[key]))  # The sort is stable: the earlier source wins a tie.
     place = {key: number for number, key in enumerate(keys)}
     return tuple(best[key] for key in keys), tuple(place[key] for key in identities)
 

@@ -37,3 +37,5 @@ class LibrariansSettings:
     """Time that the breaker stays open before it tries the librarian again."""
     breaker_successes: Positive = 5
     """Number of successful calls in a row that close the breaker."""
+    receipt_key: str = ""
+    """Minisign secret key that signs receipts of answers. PAIR_SIGN_PASSWORD is its password."""

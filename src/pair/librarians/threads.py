@@ -35,8 +35,8 @@ _ABANDONED: set[asyncio.Task[Any]] = set()
 """Cancelled tasks that still run. A loop holds only weak references to its tasks."""
 _loops: "list[_LoopThread]" = []
 _lock = threading.Lock()
-"""Guards `_loops` and the number of coroutines on each."""
-os.register_at_fork(after_in_child=_loops.clear)  # a forked child has no other thread
+"""The lock of `_loops` and of the number of coroutines on each."""
+os.register_at_fork(after_in_child=_loops.clear)  # A forked child has no other thread.
 
 
 class _LoopThread:
@@ -51,7 +51,7 @@ class _LoopThread:
     def discard(self) -> None:
         """Stop the thread when all tasks of the loop have ended."""
         self.is_discarded = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed already
+        with contextlib.suppress(RuntimeError):  # The loop is closed already.
             self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _run(self) -> None:
@@ -181,7 +181,7 @@ class _DaemonThreads:
                 owned.running -= 1
                 if not owned.running:
                     del self._queues[owner]
-        if following is not None:  # queue it behind the work of other owners
+        if following is not None:  # Queue it behind the work of other owners.
             self._start(lambda: self._run_owned(following, owner))
 
     def _start(self, job: Callable[[], None]) -> None:
@@ -204,7 +204,7 @@ class _DaemonThreads:
                     return
                 job = self._jobs.popleft()
             job()
-            del job  # free its references before waiting for the next job
+            del job  # Free its references before waiting for the next job.
 
 
 _daemon_threads = _DaemonThreads()
@@ -217,7 +217,7 @@ async def in_thread(work: Callable[[], _Result]) -> _Result:
     try:
         return await asyncio.wrap_future(outcome)
     finally:
-        del outcome  # break the reference cycle of the exception and this frame, which would keep both in memory
+        del outcome  # Break the reference cycle of the exception and this frame, which would keep both in memory.
 
 
 def _run(
@@ -230,4 +230,4 @@ def _run(
     except BaseException as fault:  # noqa: BLE001 - raised where it is awaited
         outcome.set_exception(fault)
     finally:
-        del outcome  # as above
+        del outcome  # Break the cycle, as above.

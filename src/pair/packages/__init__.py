@@ -1,1 +1,1 @@
-"""Where does a KB come from? Resolve, download, verify, cache, install, update, package."""
+"""Packages of KBs: resolve, download, verify, cache, install, update and package."""

@@ -1,4 +1,4 @@
-"""Unpacking of KB archives: nothing outside the folder, nothing of unbounded size, nothing left after a refusal.
+"""Safe unpacking of KB archives: only into the folder, with size limits, and without leftovers after a refusal.
 
 Every entry is checked in the directory of the archive before the first byte is written.
 """
@@ -98,7 +98,7 @@ def _open_archive(archive: Path, settings: rules.SourcesSettings, shown: str = "
             _check_directory_size(archive, settings)
             opened = zipfile.ZipFile(archive)
         except UNREADABLE as fault:
-            raise RefusedError(f"it is not a whole zip archive{_describe_other(archive)}") from fault
+            raise RefusedError(f"it is not a complete zip archive{_describe_other(archive)}") from fault
         with opened:
             yield opened
     except RefusedError as refusal:
@@ -151,7 +151,7 @@ def _directory_bounds(content: mmap.mmap) -> tuple[int, int]:
     return end - directory_bytes, end
 
 
-# ── its entries ────────────────────────────────────────────────────────────────────────────────────
+# ── entries ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_entries(opened: zipfile.ZipFile, settings: rules.SourcesSettings) -> dict[str, zipfile.ZipInfo]:
@@ -161,7 +161,7 @@ def _check_entries(opened: zipfile.ZipFile, settings: rules.SourcesSettings) -> 
     for entry in entries:
         path = _normalise(entry.orig_filename)
         if not path and entry.orig_filename.startswith("./"):
-            continue  # the packed folder itself
+            continue  # The packed folder itself.
         if (fault := _entry_fault(entry, path)) is not None:
             raise RefusedError(f"{fault}: {path!r}")
         if path in checked:
@@ -174,7 +174,7 @@ def _check_entries(opened: zipfile.ZipFile, settings: rules.SourcesSettings) -> 
         raise RefusedError(fault)
     for folder in (folder for path in checked for folder in rules.list_parents(path)):
         if folder in checked and not checked[folder].is_dir():
-            raise RefusedError(f"file that is a folder too: {folder!r}")
+            raise RefusedError(f"a file has the name of a folder: {folder!r}")
     return checked
 
 
@@ -228,7 +228,7 @@ def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
         end = entry.header_offset + 30 + len(entry.orig_filename) + entry.compress_size
 
 
-# ── their bytes ────────────────────────────────────────────────────────────────────────────────────
+# ── bytes ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _write_entries(opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], folder: Path) -> dict[str, str]:
@@ -239,7 +239,7 @@ def _write_entries(opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo],
     made = {""}
     written: dict[str, str] = {}
     large: dict[str, Future[str]] = {}
-    # Hashing and writing release the interpreter lock: large files are written while small ones are.
+    # Hashing and writing release the interpreter lock, so large and small files are written in parallel.
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="pair-unpack") as writers:
         for path, entry in entries.items():
             parent = path if entry.is_dir() else path.rpartition("/")[0]

@@ -51,7 +51,7 @@ class Validators:
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stored facts about a fetched KB."""
+    """Stored facts about a fetched KB."""
 
     identity: str
     """SHA-256 of its archive, or its git commit."""
@@ -63,9 +63,9 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signed_by: str | None = None
     """The public key of the valid signature of the archive, if signatures were checked."""
     is_assembled: bool = False
-    """Assembled from parts: its files are those of the manifest, but the archive was not hashed."""
+    """Whether it was assembled from parts: its files match the manifest, but the archive was not hashed."""
     is_without_index: bool = False
-    """Its index was not fetched."""
+    """Whether its index was not fetched."""
     size_bytes: int = 0
     """Size of the archive; 0 for git, and if it is unknown."""
 
@@ -83,7 +83,7 @@ class CacheEntry:
 
 
 Fill = Callable[[CacheEntry | None, Path], Facts | None]
-"""Fetches into a folder that does not exist yet; returns None if the given entry is still current."""
+"""A function that fetches into a folder that does not exist yet. It returns None if the given entry is current."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Cache:
     clock: Clock
     observer: "Observer"
     token: str
-    """Names the temporary folders of this process."""
+    """A function that names the temporary folders of this process."""
 
     @contextlib.contextmanager
     def entry_for(
@@ -110,7 +110,7 @@ class Cache:
             try:
                 stack.enter_context(lock)
             except OSError:
-                # A read-only cache cannot be locked. It need not be locked if it has the entry.
+                # A read-only cache cannot be locked. It needs no lock if it has the entry.
                 if self._find(source) is None:
                     raise
             entry = self._find(source)
@@ -123,7 +123,9 @@ class Cache:
             yield entry
 
     def drop(self, entry: CacheEntry) -> None:
-        """Remove an entry inside the block of `entry_for`. Its description goes first: without it there is no entry."""
+        """Remove an entry inside the block of `entry_for`. Its description is removed first: without it there is no
+        entry.
+        """
         files.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
         files.remove_tree(entry.folder)
 
@@ -132,7 +134,7 @@ class Cache:
         paths: dict[str, Path] = {}
         for path in self.folder.glob(f"*/{ENTRY_NAME}"):
             with contextlib.suppress(OSError, ValueError, RecursionError):
-                entry = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])  # of any schema version
+                entry = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])  # Entries of any schema version.
                 for name, sha256 in msgspec.convert(entry.get("hashes", {}), dict[str, str]).items():
                     if stays_inside(name):
                         paths[sha256] = path.parent / name
@@ -202,7 +204,7 @@ class Cache:
 
 
 def _address(source: KbSource) -> str:
-    """Return the hash that identifies an address, or bytes that have several."""
+    """Return the hash that identifies an address, or content that several addresses have."""
     if is_named_by_content(source):
         return source.sha256 or ""
     return hashlib.sha256(source.location.encode()).hexdigest()

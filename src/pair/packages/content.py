@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Receives the messages and the progress of an installation."""
+    """An observer of the messages and the progress of an installation."""
 
     def say(self, text: str) -> None:
         """Show a message: a missing checksum, waiting for a lock, a retry."""
@@ -48,7 +48,7 @@ class Observer(Protocol):
 
 
 def discard_part(part: Path) -> None:
-    """Delete a downloaded archive and its note. Until then, the next run after a kill resumes it."""
+    """Delete a downloaded archive and its note. Until then, a run after a crash can resume the download."""
     files.unlink(part, missing_ok=True)
     files.unlink(note_path(part), missing_ok=True)
 
@@ -93,7 +93,7 @@ class SourceContent:
 
     source: KbSource
     fingerprint: str
-    """Changes with the files; cheap to compute."""
+    """A value that changes with the files and is cheap to compute."""
     verified: bool | None
     """Whether a published SHA-256 matched; None for a source without one."""
     open: Callable[[], AbstractContextManager[KbFolder]]
@@ -103,7 +103,7 @@ class SourceContent:
 
 @dataclass(frozen=True)
 class SourceContents:
-    """Opens sources. Without a fetcher nothing is downloaded; without keys no signature is checked."""
+    """The opener of sources. Without a fetcher nothing is downloaded; without keys no signature is checked."""
 
     cache: Cache
     fetcher: "Fetcher | None"
@@ -172,7 +172,7 @@ class SourceContents:
         is_checked = facts.verified or source.type == "git" or not self.settings.require_checksum
         is_signed = self.signatures is None or self.signatures.accepts(facts.signed_by)
         has_index = not (facts.is_without_index and self.selection.is_wanted)
-        # A KB that was assembled under the SHA-256 of an archive need not agree with that archive.
+        # A KB that was assembled under the SHA-256 of an archive may differ from that archive.
         is_same_manifest = not facts.is_assembled or facts.hashes.get(rules.MANIFEST_NAME) == source.manifest_sha256
         is_published = source.sha256 is None or (facts.identity == source.sha256 and is_same_manifest)
         return is_checked and is_signed and has_index and is_published
@@ -225,7 +225,7 @@ class SourceContents:
                     try:
                         hashes = self._unpack(path, folder, path.name, self.selection)
                     finally:
-                        archive_sha256 = hashing.result()  # a wrong checksum is raised before a damaged entry
+                        archive_sha256 = hashing.result()  # A wrong checksum is raised before a damaged entry.
                     yield _describe_folder(folder, hashes, is_temporary=True, archive_sha256=archive_sha256)
                 finally:
                     files.remove_tree(folder)
@@ -301,7 +301,7 @@ def _offer_folder(source: KbSource, target: Path) -> SourceContent:
     if real_folder.is_relative_to(real_target):
         raise errors.source_overlaps_target(str(folder), str(target))
     with files.storage_errors():
-        installation: list[Path] = []  # paths in the source folder that are not part of the KB
+        installation: list[Path] = []  # Paths in the source folder that are not part of the KB.
         if real_target.is_relative_to(real_folder):
             inside = real_target.relative_to(real_folder)
             installation = [folder / inside, folder / inside.with_name(f".{inside.name}.lock")]
@@ -339,14 +339,14 @@ _SETTINGS = (
     "fetch.recurseSubmodules=false",
     "submodule.recurse=false",
 )
-"""They override the configuration of the user: the repository may be hostile."""
+"""Options that override the configuration of the user: the repository may be hostile."""
 
 
 def _split_ref(location: str) -> tuple[str, str]:
     """Return repository and ref of `repository#ref`; HEAD without a ref. Raises E004 for another kind of address."""
     repository, _, ref = location.partition("#")
     if not rules.is_git(location):
-        raise errors.source_format_unknown(rules.hide_credentials(location), suggestion="It is no git repository.")
+        raise errors.source_format_unknown(rules.hide_credentials(location), suggestion="It is not a git repository.")
     return repository, ref or "HEAD"
 
 
@@ -392,7 +392,7 @@ def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str
             errors="replace",
             timeout=_LONGEST_FETCH_SECONDS,
             stdin=subprocess.DEVNULL,
-            cwd="/",  # outside of any repository: its configuration would apply
+            cwd="/",  # Run outside of any repository, because its configuration would apply.
             env=_make_git_environment(),
             check=False,
         )
@@ -412,7 +412,7 @@ def _make_git_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # noqa: TID251 - passed on
     return kept | {
         "GIT_ALLOW_PROTOCOL": "git:http:https:ssh",
-        "GIT_TERMINAL_PROMPT": "0",  # never ask for a password
+        "GIT_TERMINAL_PROMPT": "0",  # Never ask for a password.
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=30",
         "LC_ALL": "C",
     }

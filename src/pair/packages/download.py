@@ -37,7 +37,7 @@ _BLOCK_BYTES = 256 * 1024
 _PROGRESS_WORTH_ANOTHER_TRY_BYTES = 1024 * 1024
 _CHECKSUM_LIMIT_BYTES = 64 * 1024
 _TAIL_BYTES = 32 * 1024
-"""The end of an archive that is read first: it holds the directory."""
+"""Size of the end of an archive that is read first: it contains the directory."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _RemoteHead:
     validators: Validators = field(default_factory=Validators)
 
     def describes(self, known: Facts) -> bool:
-        """Tell whether this is still the known file: a published checksum may be older than the file.
+        """Return whether this is still the known file. A published checksum may be older than the file.
 
         Without comparable headers a conditional request decides; without its validators, the checksum.
         """
@@ -64,7 +64,7 @@ class _RemoteHead:
 
 @dataclass(frozen=True)
 class Downloader:
-    """Fetches archives over HTTP."""
+    """The downloader of archives over HTTP."""
 
     web: HttpClient
     settings: rules.SourcesSettings
@@ -106,7 +106,7 @@ class Downloader:
             file = open_ranges(self.web, url, self.observer)
             if file is not None and file.size_bytes > self.settings.max_download_bytes:
                 raise _too_large(url, self.settings.max_download_bytes)
-            # A publisher replaces the files beside an archive too: a changed checksum makes the manifest worthless.
+            # A publisher also replaces the files beside an archive. If the checksum changed, the manifest is not valid.
             if file is None or (sha256 is None and self._fetch_checksum(url) != expected):
                 return None
             return RemotePackage(answer.body, expected, file, file.validators)
@@ -250,7 +250,7 @@ class _Transfer:
         return _retry_while_progressing(web, self._attempt, self._count_arrived, say)
 
     def check_announced_length(self) -> None:
-        """Compare the length with that of HEAD: without a checksum there is no other check."""
+        """Compare the length with the one from HEAD: without a checksum, there is no other check."""
         size_bytes = self.part.stat().st_size
         if self.announced_bytes is not None and size_bytes != self.announced_bytes and not self.was_encoded:
             self.discard()
@@ -287,7 +287,7 @@ class _Transfer:
         """Return the bytes that an earlier attempt received, and their version."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
             validators = msgspec.json.decode(note_path(self.part).read_bytes(), type=Validators)
-            # Without either, the rest of another version would go unnoticed.
+            # Without validators and a checksum, a mix of two versions would not be noticed.
             if validators.for_range or self.is_checked:
                 return self._count_arrived(), validators
         return 0, Validators()
@@ -352,7 +352,7 @@ class _Transfer:
 
 
 class _Sink:
-    """A part file: written in blocks, which a second thread hashes. An error loses no received byte."""
+    """A part file. It is written in blocks, which a second thread hashes. An error loses no received byte."""
 
     def __init__(self, part: Path, have_bytes: int) -> None:
         self._digest = hashlib.sha256()
@@ -397,7 +397,7 @@ class _Sink:
         self._hashing = self._hasher.submit(self._digest.update, block)
 
 
-# ── ranges of it ───────────────────────────────────────────────────────────────────────────────────
+# ── ranges of a file ───────────────────────────────────────────────────────────────────────────────────
 
 
 def open_ranges(web: HttpClient, url: str, observer: Observer) -> "RangedFile | None":
@@ -421,7 +421,7 @@ def open_ranges(web: HttpClient, url: str, observer: Observer) -> "RangedFile | 
 
 
 def _cut_off(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
-    """Stop after this many bytes: a server may send more than it announced, without end."""
+    """Stop after this many bytes: a server may send more than it announced."""
     for chunk in chunks:
         yield chunk[:length]
         length -= len(chunk)

@@ -1,9 +1,9 @@
 """Folders of a KB: list the files that a KB may hold, and replace a folder in one step.
 
 Invariants of a replacement
-    Readers see the old folder or the new one. Linux exchanges the two in one step. If a folder cannot be moved (as a
-    mount point) or the system cannot exchange folders, entries are moved one by one, and a note lets the next run
-    undo an interrupted move.
+    Readers see the old folder or the new one. Linux exchanges the two in one step. If a folder cannot be moved or
+    exchanged, such as a mount point, entries are moved one by one. A note lets the next run undo an interrupted
+    move.
 """
 
 import contextlib
@@ -158,7 +158,7 @@ def _is_leftover(name: str, target: Path) -> bool:
 
 
 def _moves_entry_by_entry(target: Path) -> bool:
-    """Tell whether a folder cannot be moved: a mount point, in a read-only folder, or above the current folder."""
+    """Return whether a folder cannot be moved: it is a mount point, in a read-only folder, or contains the cwd."""
     is_read_only = target.parent.is_dir() and not os.access(target.parent, os.W_OK | os.X_OK)
     return os.path.ismount(target) or Path.cwd().is_relative_to(target) or is_read_only
 
@@ -182,7 +182,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 @contextlib.contextmanager
 def _open_places(staging: Path, target: Path) -> Iterator[tuple[int, int, int]]:
-    """Open the folders of the new entries, of the old ones, and the target: nothing is moved through a link."""
+    """Open the folders of the new entries, of the old ones, and the target, so that nothing is moved through a link."""
     with (
         files.open_folder(staging / _NEW_NAME) as new,
         files.open_folder(staging / _OLD_NAME) as old,

@@ -46,7 +46,7 @@ class InstallRequest:
     force: bool = False
     dry_run: bool = False
     kb_id: str | None = None
-    """The KB in the engine; None: as recorded, else `default` or the name of the folder."""
+    """The id of the KB; None for the recorded one, else `default` or the name of the folder."""
     locked: Locked | None = None
     """The only bytes that may be installed."""
     with_index: bool = True
@@ -60,19 +60,22 @@ class InstallRequest:
 
 @dataclass(frozen=True)
 class InstalledIndex:
-    """A KB after the install of an index."""
+    """The state of a KB after an index was installed."""
 
     kb_id: str
     manifest_version: int
     documents: int
     shards: int
-    """Shards of the package."""
+    """Number of shards of the package."""
     new_shards: int = 0
-    """Shards that were not stored before."""
+    """Number of shards that were not stored before."""
 
 
 PublishIndex = Callable[[frozenset[str], frozenset[str]], InstalledIndex]
-"""Makes a stored index visible in one step, given the paths of edited and of removed files. Raises DamagedCopyError."""
+"""A function that makes a stored index visible in one step, given the paths of edited and removed files.
+
+Raises DamagedCopyError.
+"""
 
 
 class IndexInstaller(Protocol):
@@ -139,9 +142,9 @@ class Installation:
     clock: Clock
     observer: Observer
     token: str
-    """Names the temporary folder."""
+    """A function that names the temporary folder."""
     open_index: Callable[[], IndexInstaller]
-    """Called only if there is an index to install."""
+    """A function that opens the index installer; called only if there is an index to install."""
 
     @functools.cached_property
     def target(self) -> Path:
@@ -336,13 +339,13 @@ class Installation:
             if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
             _keep_modes(self.target, staged, compared.current.folders)
-            self._refuse_links()  # again: a link may have appeared since
+            self._refuse_links()  # Check again: a link may have appeared since.
             folders.put_in_place(staged, self.target)
         finally:
             files.remove_tree(staged.parent)
 
     def _record_bytes(self, compared: _FileComparison, listing: folders.FileListing, hashes: dict[str, str]) -> bytes:
-        """Return the record. `listing`: the files of the new target. `hashes`: those of the files just placed."""
+        """Return the record. `listing`: the files of the new target. `hashes`: hashes of the new files."""
         plan, kb = compared.plan, compared.kb
         now_ns = int(self.clock.now().timestamp() * 1e9)
         installed = {
@@ -433,7 +436,7 @@ def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:
 
 
 def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
-    """Link the files that stay instead of copying them: a program may still be writing to one."""
+    """Link the files that stay instead of copying them, because a program may still be writing to one."""
     plan, current = compared.plan, compared.current
     leaving = {*plan.removed, *plan.changed}
     emptied = {folder for path in plan.removed for folder in rules.list_parents(path)}
@@ -448,7 +451,7 @@ def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
             source, destination = f"{target}/{path}", f"{staged}/{path}"
             try:
                 os.link(source, destination, follow_symlinks=False)
-            except OSError:  # a file system without links, a protected file
+            except OSError:  # A file system without links, or a protected file.
                 shutil.copy2(source, destination, follow_symlinks=False)
 
 
@@ -458,7 +461,7 @@ def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
         old, new = target / folder, staged / folder
         if old.is_dir() and new.is_dir():
             seen = old.stat()
-            with contextlib.suppress(PermissionError):  # only root may give folders away
+            with contextlib.suppress(PermissionError):  # Only root may change the owner of folders.
                 os.chown(new, seen.st_uid, seen.st_gid)
             new.chmod(stat.S_IMODE(seen.st_mode))
 

@@ -17,7 +17,7 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
-from pair import errors, files
+from pair import errors, files, system
 from pair.packages import folders, record, rules
 from pair.packages.record import Record, RecordHeader
 
@@ -36,9 +36,9 @@ class LockedKb(msgspec.Struct, frozen=True):
 
     id: Annotated[rules.OneLine, Meta(min_length=1)]
     target: rules.OneLine
-    """Relative to the folder of the lock, with `/`."""
+    """The target, relative to the folder of the lock, with `/`."""
     source: rules.OneLine
-    """A release index, a URL, a git repository, or a path relative to the folder of the lock."""
+    """The source: a release index, a URL, a git repository, or a path relative to the folder of the lock."""
     name: rules.OneLine
     version: rules.OneLine
     archive_sha256: Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{64})?\Z")]
@@ -61,7 +61,7 @@ def drift(kb_id: str, what: str, locked: object, found: object) -> str:
 
 
 class Locked(NamedTuple):
-    """A KB of a lock, and the lock."""
+    """An entry of a lock, and the path of the lock."""
 
     lock: Path
     kb: LockedKb
@@ -107,16 +107,16 @@ def refuse_links(target: Path, lock_path: Path) -> None:
     path = lock_path.parent
     if not path.is_dir():
         return
-    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
+    flags = getattr(os, "O_PATH", os.O_RDONLY) | system.DIRECTORY
     descriptor = os.open(path, flags)
     try:
         for name in make_relative(target, lock_path).split("/"):
             path /= name
-            inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            inner = os.open(name, flags | system.NO_FOLLOW, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
     except FileNotFoundError:
-        return  # pair creates the missing folders
+        return  # pair creates the missing folders.
     except OSError as fault:
         if fault.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
@@ -184,7 +184,7 @@ def refuse_twice(kbs: Sequence[LockedKb]) -> None:
             raise ValueError(f"{kb.target} is both the KB {other.id!r} and the KB {kb.id!r}")
 
 
-# ── what is installed ──────────────────────────────────────────────────────────────────────────────
+# ── installed KBs ──────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,13 @@ class CurrentIndex:
 
     embedder: str
     index_sha256: str
-    """Empty if no index was installed."""
+    """Hash of the index; empty if no index was installed."""
     label: str
     """Name and version of the package; empty after a later write."""
 
 
 FindIndex = Callable[[str], CurrentIndex | None]
-"""Returns the index of a KB by the id of the KB; None if there is no such KB."""
+"""A function that returns the index of a KB by its id; None if there is no such KB."""
 
 
 def read_installed(target: Path, lock_path: Path) -> LockedKb:
@@ -273,7 +273,7 @@ def _find_drifts(kb: LockedKb, lock: Lock, find_index: FindIndex) -> list[str]:
 def _find_index_drifts(kb: LockedKb, header: RecordHeader, find_index: FindIndex) -> list[str]:
     """Compare the index that is searched with the locked one, if the engine installed one: an index is optional.
 
-    Documents that were written later are no drift, and neither is the layout of the shards.
+    Later writes and the layout of the shards do not count as drift.
     """
     if not (kb.embedder and header.index_sha256):
         return []

@@ -1,7 +1,7 @@
 """Bundles of the Open Knowledge Format 0.2: folders of Markdown files with front matter, checked and listed.
 
-A bundle is conformant if every Markdown file but `index.md` and `log.md` has front matter with a `type`, and those two
-have the form that the format gives them. All else is up to the writer.
+A bundle is conformant if every Markdown file except `index.md` and `log.md` has front matter with a `type`, and those
+two have the prescribed form. Everything else is optional.
 """
 
 import datetime
@@ -34,7 +34,7 @@ class Concept(NamedTuple):
 class Bundle(NamedTuple):
     concepts: list[Concept]
     faults: list[str]
-    """Why it is not conformant, each with the path."""
+    """The reasons why it is not conformant, each with a path."""
 
 
 def read_bundle(paths: Iterable[str], read: Callable[[str], bytes]) -> Bundle:

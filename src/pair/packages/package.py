@@ -28,7 +28,7 @@ UNDATED = "1980-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class Label:
-    """The description of a package. None: use the value of a manifest in the folder, else the default."""
+    """The description of a package. None means the value of a manifest in the folder, else the default."""
 
     name: str | None = None
     version: str | None = None
@@ -73,7 +73,7 @@ class PackageManifest(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     created_at: str = UNDATED
     files: dict[str, PackagedFile] = {}
-    """All files by path; those of the index are below INDEX_FOLDER."""
+    """All files by path; files of the index are below INDEX_FOLDER."""
     index: PackagedIndex | None = None
 
     @property
@@ -143,9 +143,9 @@ class IndexSelection:
     """The files of a packaged index that are needed."""
 
     is_wanted: bool = True
-    """False to install the files only."""
+    """Whether to install the index; False to install the files only."""
     holds: Callable[[str], bool] = lambda path: False
-    """Tells whether the engine already has a file of the index, by its path in the package."""
+    """A function that tells whether the engine already has a file of the index, by its path in the package."""
 
     def leaves_out(self, path: str) -> bool:
         """Tell whether a file of the package is neither fetched nor unpacked."""
@@ -166,7 +166,7 @@ class PackagedIndexFiles:
     package_name: str
     label: str
     is_fresh: bool
-    """Unpacked and verified just now; files from the cache must be verified again."""
+    """Whether the files were just unpacked and verified; files from the cache must be verified again."""
     packaged: frozenset[str] = frozenset()
     """Paths of the other files of the package, in the folder above."""
 
@@ -317,7 +317,7 @@ def _write_package(contents: _PackageContents, path: Path) -> tuple[int, str]:
 
 
 def _write_zip(stream: BinaryIO, contents: _PackageContents) -> None:
-    """Deflate files, but store those that compress so well that unpacking them would look like an attack."""
+    """Deflate files. Store files that compress so well that unpacking them would look like an attack."""
     _write_entries(stream, contents, stored=frozenset())
     whole = (contents.manifest.size_bytes, stream.tell())
     with zipfile.ZipFile(stream) as package:
@@ -348,7 +348,7 @@ def _write_entries(stream: BinaryIO, contents: _PackageContents, *, stored: froz
 def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
     """Return an entry with a fixed time, mode and system: they must not depend on the machine."""
     entry = zipfile.ZipInfo(name, date_time=_ZIP_EPOCH)
-    entry.file_size = size_bytes  # decides whether the entry needs the format for 2 GiB and more
+    entry.file_size = size_bytes  # The size decides whether the entry needs the format for 2 GiB and more.
     entry.create_system = 3
     entry.external_attr = 0o100644 << 16
     entry.compress_type = method

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WORTH_IT = 0.7
-"""If more than this share is missing, the whole archive is fetched."""
+"""Maximum missing share; above it, the whole archive is fetched."""
 _NEAR_BYTES = 4096
-"""Entries with at most this many bytes between them are fetched with one request."""
+"""Maximum gap between entries that are fetched with one request."""
 _MORE_THAN_MANIFEST_BYTES = 128 * 1024
-"""The directory of an archive is at most this much longer than the manifest, which says more of each file."""
+"""Maximum number of bytes by which the directory of an archive may exceed its manifest, which is usually longer."""
 _TRIES = 3
 
 
@@ -76,7 +76,7 @@ class Supplies:
     """The local files, and the needed part of the index."""
 
     path_of: Callable[[str], Path | None]
-    """Returns a local file with this SHA-256, if there is one."""
+    """A function that returns a local file with this SHA-256, if there is one."""
     selection: IndexSelection
 
 
@@ -90,7 +90,7 @@ def download_missing(
     """
     fetcher, settings, selection = contents.fetcher, contents.settings, contents.selection
     installed = None
-    with contextlib.suppress(errors.DataError):  # the install reports a damaged record
+    with contextlib.suppress(errors.DataError):  # The install reports a damaged record.
         installed = record.read_record(target)
     if installed is not None and not installed.header.embedder:
         installed = None
@@ -175,9 +175,9 @@ def _refuse_unsafe(manifest: PackageManifest, settings: rules.SourcesSettings) -
         if path == rules.MANIFEST_NAME:
             fault = "a manifest does not list itself"
         elif entry.size_bytes < 0:
-            fault = "file of less than no bytes"
+            fault = "a file has a negative size"
         elif any(folder in manifest.files for folder in rules.list_parents(path)):
-            fault = "file in what is a file too"
+            fault = "a file is inside another file"
         if fault is not None:
             raise errors.archive_refused(label, f"{fault}: {path!r}")
     if (fault := rules.find_tree_fault(manifest.files)) is not None:
@@ -196,7 +196,7 @@ def assemble(
 ) -> dict[str, str]:
     """Fill a new folder; return the SHA-256 of each file. `content`: the bytes of the manifest.
 
-    Raises UnfitError, and leaves the folder to the caller.
+    Raises UnfitError; the caller then removes the folder.
     """
     folder.mkdir(parents=True)
     (folder / rules.MANIFEST_NAME).write_bytes(content)
@@ -263,7 +263,7 @@ class _Patchwork(io.RawIOBase):
     """A file with some local parts; the others are read from the source."""
 
     def __init__(self, source: RemoteFile, most_bytes: int) -> None:
-        """Begin without local parts. `most_bytes`: the longest read from the source."""
+        """Begin without local parts. `most_bytes`: maximum size of a read from the source."""
         self._source = source
         self._most_bytes = most_bytes
         self._position = 0

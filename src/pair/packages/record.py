@@ -46,7 +46,7 @@ class RecordHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of paths where the files of the user were kept."""
     kb_id: str = DEFAULT_KB_ID
     archive_sha256: str = ""
-    """Empty for a folder and for git."""
+    """Hash of the archive; empty for a folder and for git."""
     commit: str = ""
     content_sha256: str = ""
     """Hash of the names and contents of all files of the source; empty in an old record."""
@@ -91,7 +91,7 @@ def find_kb_id(target: Path, *, default_target: Path) -> str:
 
     The default target is the KB `default`. The KB of another target has the name of its folder.
     """
-    with contextlib.suppress(errors.DataError):  # the install reports a damaged record
+    with contextlib.suppress(errors.DataError):  # The install reports a damaged record.
         if (header := read_header(target)) is not None:
             return header.kb_id
     real = target.resolve()

@@ -44,7 +44,7 @@ _Text = Annotated[rules.OneLine, Meta(max_length=1000)]
 class Release(msgspec.Struct, frozen=True):
     version: _Text
     file: _Text
-    """A name beside the index, or a URL."""
+    """The archive: a file name beside the index, or a URL."""
     size_bytes: Annotated[int, Meta(ge=0)]
     sha256: rules.Sha256
     content_checksum: _Text = ""
@@ -73,7 +73,7 @@ class ReleaseIndex:
         return ReleaseIndex({**self.kbs, name: _sort_releases([*others, release])})
 
     def to_bytes(self) -> bytes:
-        """Return the same bytes for the same releases."""
+        """Encode the index. The same releases give the same bytes."""
         kbs = {
             name: {"releases": [msgspec.structs.asdict(release) for release in _sort_releases(self.kbs[name])]}
             for name in sorted(self.kbs)
@@ -199,7 +199,7 @@ def read_remote_feed(web: "HttpClient", url: str) -> bytes:
 
 
 def read_file(path: Path) -> bytes | None:
-    """Return at most one byte more than an index may have; None if there is no such file."""
+    """Return the file, cut one byte beyond the size limit of an index; None if there is no such file."""
     try:
         with files.storage_errors(), path.open("rb") as stream:
             return stream.read(LIMIT_BYTES + 1)
@@ -231,7 +231,7 @@ def parse_feed(content: bytes, shown: str) -> ReleaseIndex:
 
 
 def _check_releases(name: str, releases: list[Release]) -> tuple[Release, ...]:
-    """Check what types cannot express. Raises ValueError."""
+    """Check rules that types cannot express. Raises ValueError."""
     for release in releases:
         if (fault := rules.find_label_fault(name, release.version)) is not None:
             raise ValueError(fault)
@@ -247,7 +247,9 @@ def _check_releases(name: str, releases: list[Release]) -> tuple[Release, ...]:
 # ── folders and buckets ────────────────────────────────────────────────────────────────────────────
 
 Change = Callable[[bytes | None], bytes]
-"""Returns the new index for the current one, which is None at first. It is called again after a race."""
+"""A function that returns the new index for the current one, which is None at first. It is called again after a
+conflict.
+"""
 
 
 class FolderTarget:
@@ -327,7 +329,7 @@ class BucketTarget:
                 self._pause_before(attempt)
             else:
                 return
-        raise errors.store_unreachable(self.address, "Others kept changing the feed while it was written")
+        raise errors.store_unreachable(self.address, "Other publishers kept changing the feed")
 
 
 PublishTarget = FolderTarget | BucketTarget
@@ -355,7 +357,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class BucketFetcher:
-    """Fetches archives from buckets, as `Downloader` does over HTTP."""
+    """The downloader of archives from buckets, with the methods of `Downloader`."""
 
     store_at: Callable[[str], BlobStore]
     settings: rules.SourcesSettings
@@ -413,6 +415,8 @@ class PublishReport:
     """False if the release was published before."""
     skipped: tuple[tuple[str, str], ...] = ()
     """Skipped files of the folder, if one was packaged."""
+    site: str = ""
+    """The folder of the site that answers in the browser, if one was written."""
 
     @property
     def source(self) -> str:
@@ -429,6 +433,7 @@ class PublishReport:
             "name": self.name,
             **{name: getattr(self.release, name) for name in shown},
             "is_new": self.is_new,
+            "site": self.site,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
         }
 

@@ -109,11 +109,11 @@ class FeedAddress:
     name: str = ""
     """The KB; empty for the only one."""
     version: str = ""
-    """Empty for the latest."""
+    """The version; empty for the latest."""
 
 
 def find_feed(source: str, folder: Path) -> FeedAddress | None:
-    """Return the release index that a source names; None for another source, as a path that exists."""
+    """Return the release index that a source names; None for any other source, such as an existing path."""
     if rules.is_remote(source):
         return parse_remote_feed(source)
     if not rules.is_local_path(source):
@@ -132,7 +132,7 @@ def parse_remote_feed(source: str) -> FeedAddress | None:
     address, _, wanted = source.partition("#")
     path, mark, query = address.partition("?")
     folder, _, last = path.rpartition("/")
-    if path.count("/") < 3:  # no path, only a host
+    if path.count("/") < 3:  # The URL has no path, only a host.
         return None
     if last == FEED_NAME:
         return FeedAddress(source, address, *_split_version(unquote(wanted)))

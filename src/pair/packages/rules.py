@@ -151,7 +151,7 @@ _WINDOWS_DEVICE = re.compile(r"con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9�
 
 
 def find_name_fault(name: str) -> str | None:
-    """Return why a path may not be in a KB package, or None. Names must be plain on every system."""
+    """Return why a path may not be in a KB package, or None. Names must be valid on every system."""
     if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name):
         return "absolute path"
     if "\\" in name:
@@ -192,7 +192,7 @@ _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Default-ignorable code points of Unicode: some file systems ignore them in comparisons of names."""
+"""Default-ignorable code points of Unicode, which some file systems ignore when they compare names."""
 
 
 def is_version_control(name: str) -> bool:
@@ -244,7 +244,7 @@ def _part_fault(part: str) -> str | None:
 
 
 def is_suspicious_ratio(unpacked_bytes: int, packed_bytes: int, max_ratio: int) -> bool:
-    """Tell whether a file compresses better than any honest text; the first mebibyte is harmless."""
+    """Return whether a file compresses better than any real text; the first mebibyte does not count."""
     return unpacked_bytes > max(1024 * 1024, packed_bytes * max_ratio)
 
 
@@ -275,7 +275,7 @@ def find_tree_fault(paths: Iterable[str]) -> str | None:
     return None
 
 
-# ── what an update changes ─────────────────────────────────────────────────────────────────────────
+# ── changes of an update ─────────────────────────────────────────────────────────────────────────
 
 KeptReason = Literal["edited", "deleted", "yours", "in the way"]
 
@@ -290,7 +290,7 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """The paths of the target by what an update does to them, sorted."""
+    """The sorted paths of the target, grouped by the action of an update."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -315,7 +315,7 @@ def plan_changes(
     force: bool,
     restore: bool,
 ) -> UpdatePlan:
-    """Compare the installed files, those that the KB offers, and those present in the target.
+    """Compare the installed files, the files of the KB, and the files present in the target.
 
     Values are SHA-256; None for a hash that was not computed because nothing is compared with it.
     `restore`: restore files that the user deleted. `force`: also overwrite files that the user changed.
@@ -357,7 +357,7 @@ def plan_changes(
 
 
 def _find_blocked(placed: set[str], staying: set[str]) -> tuple[set[str], set[str]]:
-    """Return the paths that cannot be placed, and the staying paths in their way: no path is a file and a folder."""
+    """Return the paths that cannot be placed, and the kept paths that block them: no path is a file and a folder."""
     folders_staying = {folder for path in staying for folder in list_parents(path)}
     blocked, blocking = set[str](), set[str]()
     for path in placed:
@@ -404,7 +404,7 @@ def make_name(folder_name: str) -> str:
 
 
 def is_named_by_content(source: KbSource) -> bool:
-    """Tell whether a release index names the hash of the bytes: they are then the same at every address."""
+    """Return whether a release index has the hash of the bytes: they are then the same at every address."""
     return source.feed is not None and source.sha256 is not None
 
 

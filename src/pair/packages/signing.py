@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,10 +33,10 @@ _MOST_UNTRUSTED_BYTES = 1024
 _MOST_TRUSTED_BYTES = 8192
 _MOST_KEY_BYTES = 4096
 _MOST_LEGACY_BYTES = 1024**3
-"""The limit of minisign too: the whole file is read into memory."""
+"""Maximum size of a file that is read into memory; minisign has the same limit."""
 _MOST_KDF_BYTES = 1024**3
 _MOST_KDF_OPERATIONS = 2**26
-"""Twice the default of minisign: more would only be slow."""
+"""Maximum cost of a password: twice the default of minisign; more would only be slow."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _decode(line: bytes, size: int, otherwise: str) -> bytes:
 def _scrypt_costs(operations: int, memory_bytes: int) -> tuple[int, int]:
     """Return N and p of scrypt for r = 8, computed as libsodium does."""
     if operations > _MOST_KDF_OPERATIONS or memory_bytes > _MOST_KDF_BYTES:
-        raise ValueError("opening it would take more time or memory than any honest key")
+        raise ValueError("opening it would take too much time or memory")
     operations = max(operations, 32768)
     is_short_of_time = operations < memory_bytes // 32
     most = operations // 32 if is_short_of_time else memory_bytes // 1024
@@ -227,8 +228,13 @@ def sign(path: Path, key: SecretKey, comment: str, *, sha256: str | None = None)
             actual.update(chunk)
     if sha256 is not None and actual.hexdigest() != sha256:
         raise errors.cannot_package(str(path), "another process replaced it before it was signed")
+    return sign_digest(blake2b.digest(), key, comment)
+
+
+def sign_digest(blake2b: bytes, key: SecretKey, comment: str) -> bytes:
+    """Return the `.minisig` of content with this BLAKE2b hash."""
     private = Ed25519PrivateKey.from_private_bytes(key.seed)
-    of_file, trusted = private.sign(blake2b.digest()), comment.encode()
+    of_file, trusted = private.sign(blake2b), comment.encode()
     lines = [
         _UNTRUSTED + f"signature by key {key.public.id}".encode(),
         base64.b64encode(_PREHASHED + key.number + of_file),
@@ -263,8 +269,8 @@ class TrustedKeys:
         """Tell whether a signature by this key, or a missing one (None), is accepted."""
         return not self.is_required if key is None else any(key == trusted.line for trusted in self._keys)
 
-    def signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
-        """Return the signer of a file; None if it is unsigned and need not be signed. Raises E017."""
+    def signer_of(self, content: Path | bytes, signature: bytes | None, shown: str) -> Signer | None:
+        """Return the signer of a file or of bytes; None if unsigned and no signature is required. Raises E017."""
         if signature is None:
             self.refuse_unsigned(shown, "there is none")
             return None
@@ -274,15 +280,15 @@ class TrustedKeys:
             raise self._refusal(shown, str(fault)) from fault
         candidates = [key for key in self._keys if key.number == parsed.number]
         if not candidates:
-            raise self._refusal(shown, "it is that of another key", parsed)
-        message = _read_message(path, parsed)
+            raise self._refusal(shown, "it was made with another key", parsed)
+        message = _read_message(content, parsed)
         if message is None:
-            raise self._refusal(shown, "one of this kind is not checked for a file of this size", parsed)
+            raise self._refusal(shown, "pair cannot check this kind for a file of this size", parsed)
         for key in candidates:
             if _is_valid(key, parsed.of_file, message):
                 if not _is_valid(key, parsed.of_comment, parsed.of_file + parsed.comment):
                     raise self._refusal(shown, "its trusted comment was changed", parsed)
-                # A terminal would obey control characters.
+                # A terminal would interpret control characters.
                 text = parsed.comment.decode("utf-8", errors="replace")
                 words = "".join(character if character.isprintable() else " " for character in text).split()
                 return Signer(key.line, key.id, " ".join(words))
@@ -298,13 +304,13 @@ class TrustedKeys:
         return errors.signature_refused(shown, reason, signed_by, [key.id for key in self._keys])
 
 
-def _read_message(path: Path, signature: Signature) -> bytes | None:
-    """Return the signed message: the hash of the file, or all of it. None if it is too large for that."""
-    with path.open("rb") as stream:
+def _read_message(content: Path | bytes, signature: Signature) -> bytes | None:
+    """Return the signed message: the hash of the content, or all of it. None if it is too large for that."""
+    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as stream:
         if signature.algorithm == _PREHASHED:
             return hashlib.file_digest(stream, hashlib.blake2b).digest()
-        content = stream.read(_MOST_LEGACY_BYTES + 1)
-        return content if len(content) <= _MOST_LEGACY_BYTES else None
+        message = stream.read(_MOST_LEGACY_BYTES + 1)
+        return message if len(message) <= _MOST_LEGACY_BYTES else None
 
 
 def _is_valid(key: PublicKey, signature: bytes, message: bytes) -> bool:

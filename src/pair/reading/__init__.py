@@ -1,1 +1,1 @@
-"""Readers: the bytes of a file, a page or an upload as text, title and metadata, the same for every way in."""
+"""Readers: turn the bytes of a file, a page or an upload into text, title and metadata."""

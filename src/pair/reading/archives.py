@@ -1,6 +1,6 @@
-"""Zip archives of XML, which Office, OpenDocument and EPUB files are: opened with limits, and parsed.
+"""Zip archives of XML, the container of Office, OpenDocument and EPUB files, opened with limits.
 
-No part that a document links to is fetched, macros are never read, and an archive inside the archive stays packed.
+Linked parts are not fetched, macros are not read, and archives inside the archive are not unpacked.
 """
 
 import contextlib
@@ -14,24 +14,24 @@ from xml.parsers.expat import ExpatError
 from pair.reading.contract import OLE_MAGIC, UnreadableDocument
 
 MOST_UNPACKED_BYTES = 64_000_000
-"""A packed file can grow a thousandfold, and its reader keeps all of its XML in memory. Pictures are not unpacked."""
+"""Maximum unpacked size of the XML, which readers keep in memory. Pictures are not unpacked."""
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _MARKUP = (".xml", ".rels", ".xhtml", ".html", ".htm", ".opf", ".ncx", ".bin")
 _OUT_OF_MEMORY = 1
-"""The code of expat."""
+"""An error code of expat."""
 _DAMAGE = (
     ArithmeticError, AttributeError, EOFError, ExpatError, LookupError, OSError, RuntimeError, SyntaxError, TypeError,
     ValueError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""The errors of readers that trust their input."""
+"""Errors of readers that trust their input."""
 _DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
 
 
 @contextlib.contextmanager
 def open_archive(content: bytes, suffix: str, most_bytes: int = MOST_UNPACKED_BYTES) -> Iterator[zipfile.ZipFile]:
-    """Open a packed document. An error of the block is damage. Raises UnreadableDocument, MemoryError.
+    """Open a packed document. An error inside the block counts as damage. Raises UnreadableDocument, MemoryError.
 
-    `suffix`: what the file is read as, such as `.docx`. `most_bytes`: the limit of its unpacked markup.
+    `suffix`: the kind of file, such as `.docx`. `most_bytes`: maximum size of its unpacked markup.
     """
     if refuse_encrypted(content):
         raise UnreadableDocument("is encrypted, or an old .doc, .ppt or .xls: save it in a newer format")
@@ -47,12 +47,12 @@ def open_archive(content: bytes, suffix: str, most_bytes: int = MOST_UNPACKED_BY
         if isinstance(fault, ExpatError | ElementTree.ParseError) and fault.code == _OUT_OF_MEMORY:
             raise MemoryError from fault
         is_whole = zipfile.is_zipfile(io.BytesIO(content))
-        reason = f"is damaged, or cannot be read as {suffix}" if is_whole else f"is damaged, or no {suffix}"
+        reason = f"is damaged, or cannot be read as {suffix}" if is_whole else f"is damaged, or not a {suffix} file"
         raise UnreadableDocument(reason) from fault
 
 
 def refuse_encrypted(content: bytes) -> bool:
-    """Raise UnreadableDocument for an encrypted Office file; return whether it is in the container of old ones."""
+    """Raise UnreadableDocument for an encrypted Office file; return whether it has the old container."""
     is_old = content.startswith(OLE_MAGIC)
     if is_old and _ENCRYPTED_PACKAGE in content:
         raise UnreadableDocument("is encrypted")
@@ -68,7 +68,7 @@ def parse_part(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 
 def read_properties(archive: zipfile.ZipFile, name: str) -> ElementTree.Element | None:
-    """Return what a part says about its document; None where there is none, or one that cannot be parsed."""
+    """Return the properties of the document from a part; None if the part is missing or cannot be parsed."""
     try:
         return parse_part(archive, name)
     except (KeyError, ValueError, ElementTree.ParseError):

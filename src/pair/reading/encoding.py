@@ -1,4 +1,4 @@
-"""Decode bytes to text: by the declared charset, by what the content says of itself, else by a guess."""
+"""Decode bytes to text: by the declared charset, by a charset in the content, else by a guess."""
 
 import codecs
 import contextlib
@@ -12,7 +12,7 @@ from pair.reading.contract import UnreadableDocument
 NOT_TEXT = "not text in any known charset"
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # UTF-32 comes first, because its mark begins with that of UTF-16.
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -22,21 +22,21 @@ _HEAD_BYTES = 4096
 _NAMED_IN_HEAD = re.compile(
     rb"""<meta[^>]*?charset\s*=\s*["']?\s*([\w.:-]+)|^\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)""", re.IGNORECASE
 )
-# Python's codecs of these names are for other things than documents, and some are slow on purpose-made input.
+# Python's codecs of these names are not for documents, and some are slow on hostile input.
 _NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
 _SAMPLE_BYTES = 64_000
-# What no text file holds: control characters other than tab, line ends, form feed and escape.
+# Characters that no text file contains: controls other than tab, line ends, form feed and escape.
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 _LEAST_GUESSED_BYTES = 16
 _SHORT_WESTERN = re.compile(rb"(?=(?:.*?[A-Za-z]){3})(?:[ -~\s]{2,}[\x91-\x94\xc0-\xff]{1,2})+[ -~\s]*", re.DOTALL)
-"""In fewer bytes nothing tells one charset from another: words with a few accents are read as Western ones."""
+"""Texts with fewer bytes are read as Western if they match, and refused otherwise."""
 
 
 def decode(content: bytes, *, charset: str | None = None, is_markup: bool = False, allow_nul: bool = False) -> str:
-    """Decode a document without its byte order mark. Raises UnreadableDocument for what is no text.
+    """Decode a document without its byte order mark. Raises UnreadableDocument for bytes that are not text.
 
-    `charset`: the name that a server gave. `is_markup`: HTML or XML, which may name its charset itself. `allow_nul`:
-    take what decodes as UTF-8 for text even if it holds NUL.
+    `charset`: the charset that a server declared. `is_markup`: HTML or XML, which may name its charset itself.
+    `allow_nul`: accept UTF-8 even if it contains NUL.
     """
     for name in (charset, *_list_own_charsets(content, is_markup=is_markup), "utf-8"):
         text = _decode_strictly(content, name) if name else None
@@ -48,13 +48,13 @@ def decode(content: bytes, *, charset: str | None = None, is_markup: bool = Fals
         with contextlib.suppress(UnicodeDecodeError):
             return content.decode("utf-8-sig")
     if charset and (codec := _find_codec(charset)):
-        # A few broken bytes are likelier than a server that names another charset than it uses.
+        # A few broken bytes are more likely than a server that declares the wrong charset.
         return content.decode(codec, errors="replace").removeprefix("\ufeff")
     return _guess(content)
 
 
 def _is_plausible(text: str) -> bool:
-    """Return whether wide characters look like text: many bytes behind a mark can be decoded."""
+    """Return whether decoded wide characters look like text: almost any bytes after a mark can be decoded."""
     sample = text[:_SAMPLE_BYTES]
     return len(text) >= 3 and all(character.isprintable() or character.isspace() for character in sample)
 
@@ -66,7 +66,7 @@ def _guess(content: bytes) -> str:
         if _SHORT_WESTERN.fullmatch(content):
             return content.decode("cp1252")
         raise UnreadableDocument(NOT_TEXT)
-    # Characters of more than one byte may be cut at the end of the sample: the guess is of whole lines.
+    # The end of the sample may cut a character of several bytes, so guess from whole lines.
     sample = content[:_SAMPLE_BYTES]
     sample = sample[: sample.rfind(b"\n") + 1] or sample
     guess = charset_normalizer.from_bytes(sample).best()
@@ -110,13 +110,13 @@ def _decode_strictly(content: bytes, charset: str) -> str | None:
 
 
 def _find_codec(charset: str) -> str | None:
-    """Return Python's name of the charset; None when it is none that Python knows."""
+    """Return Python's name of the charset; None if Python does not know it."""
     try:
         name = codecs.lookup(charset).name
-        b"-".decode(name, errors="ignore")  # refuses codecs that do not make text, such as zip
+        b"-".decode(name, errors="ignore")  # This refuses codecs that do not produce text, such as zip.
     except (LookupError, ValueError):
         return None
     if name.replace("_", "-") in _NO_CHARSETS:
         return None
-    # On the web, Latin-1 means its superset: browsers read it so.
+    # On the web, Latin-1 means its superset Windows-1252, as in browsers.
     return "cp1252" if name == "iso8859-1" else name

@@ -1,4 +1,4 @@
-"""EPUB books: their chapters in the order of reading, each read like a page."""
+"""EPUB books: the chapters in reading order, each read like a page."""
 
 import posixpath
 import zipfile
@@ -31,7 +31,7 @@ def read_epub(content: bytes) -> Reading:
 
 
 def _list_chapters(package: Element, folder: str) -> Iterator[str]:
-    """Yield the names of the pages in the order of reading, without the table of contents."""
+    """Yield the names of the pages in reading order, without the table of contents."""
     items = {item.get("id"): item for item in package.findall(".//{*}item")}
     for reference in package.findall(".//{*}itemref"):
         item = items.get(reference.get("idref"))
@@ -40,7 +40,7 @@ def _list_chapters(package: Element, folder: str) -> Iterator[str]:
 
 
 def _list_encrypted(archive: zipfile.ZipFile) -> set[str]:
-    """Return the names of the encrypted parts. Fonts are often encrypted in a book that is not."""
+    """Return the names of the encrypted parts. Fonts are often encrypted although the book is not."""
     encryption = read_properties(archive, "META-INF/encryption.xml")
     references = encryption.findall(".//{*}CipherReference") if encryption is not None else ()
     return {unquote(reference.get("URI", "")) for reference in references}

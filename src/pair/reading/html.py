@@ -1,7 +1,8 @@
-"""Pages of HTML: their main text as Markdown, their title, and what they say about themselves.
+"""HTML pages: the main text as Markdown, the title and the metadata.
 
-Made for documentation: Sphinx, MkDocs, Docusaurus, DocBook, AsciiDoc, javadoc and man pages keep all of their text,
-and lose navigation, tables of contents, permalinks and footers. Other pages are read from their `main` or `article`.
+The rules are made for documentation: Sphinx, MkDocs, Docusaurus, DocBook, AsciiDoc, javadoc and man pages keep all of
+their text, without navigation, tables of contents, permalinks and footers. Other pages are read from their `main` or
+`article`.
 """
 
 import re
@@ -12,13 +13,14 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from pair.reading.contract import Reading, UnreadableDocument
 from pair.reading.markup import PERMALINK, read_line, write_markdown
+from pair.reading.navigation import remove_navigation
 from pair.text.characters import clip
 
 _LONGEST_TITLE = 200
 _LEAST_TEXT = 400
-"""In characters. With less beside it, a table of contents is what the page is for."""
+"""Minimum length of the other text, in characters. With less, the table of contents is the content of the page."""
 _LEAST_SHARE = 0.3
-"""Of the text of the page, for the main element to be believed."""
+"""Minimum share of the text of the page that the main element must contain."""
 _UNSEEN = "script, style, template, svg, canvas, iframe, object, embed, dialog, [hidden], .MathJax_Preview"
 _CONTENTS = """
     .toctree-wrapper, div.toc, #toc, ul.toc, dl.toc, nav.contents, div.contents.local, .table-of-contents,
@@ -28,8 +30,10 @@ _BOILERPLATE = """
     nav, footer, button, select, textarea, input, datalist, noscript, noframes,
     [role=navigation], [role=search], [role=contentinfo], [role=banner], [role=complementary], [aria-hidden=true],
     a.headerlink, a.anchor, a.anchor-link, a.hash-link, a.permalink, a.self-link, a.anchorjs-link, .viewcode-link,
-    .linenos, .lineno, .copybtn, .skip-link, .mw-editsection, .mw-jump-link, .catlinks, .printfooter,
-    div.related, .sphinxsidebar, .navheader, .navfooter, #footer, div.footer, .site-footer, .page-footer,
+    .linenos, .lineno, .source-line-no, .copybtn, .out-of-band, summary.hideme, #titlearea,
+    .footnote-backref, [role=doc-backlink], a[href^="#fnref"], a[href*="#footnote-ref"], .mw-cite-backlink,
+    .skip-link, .mw-editsection, .mw-jump-link, .catlinks, .printfooter,
+    div.related, .sphinxsidebar, .navheader, .navfooter, #footer, .footer, .site-footer, .page-footer,
     .breadcrumb, .breadcrumbs, .wy-breadcrumbs, .pagination, .pagination-nav, .pager, .prev-next-area,
     .rst-footer-buttons, .edit-this-page, .theme-edit-this-page, .md-source-file, .md-content__button, .headeditlink,
     .topNav, .bottomNav, .subNav, .top-nav, .sub-nav, .navbar, .navigation, .tocmenu, .mobile-nav,
@@ -48,6 +52,9 @@ _SITE_WORDS = re.compile(
     r"\b(documentation|docs?|manual|guide|handbook|reference|wiki\w*|blog|api|website|v?\d+(\.\d+)+)\b|^\w+\.\w{2,}$",
     re.IGNORECASE,
 )
+_FILE_NAME = re.compile(r"\S+\.(?:x?html?|php|aspx?)", re.IGNORECASE)
+_CGI_HEADERS = re.compile(r"\A(?:[A-Za-z-]+:[^\n<]*\n)+\s*(?=<)")
+"""The HTTP headers that a CGI program prints before a page."""
 _DAY = re.compile(r"\s*(\d{4}-\d{2}-\d{2})(?!\d)")
 _DATES = (
     "article:published_time", "date", "dc.date", "dcterms.date", "dc.date.issued", "citation_publication_date",
@@ -62,13 +69,14 @@ _TAG = re.compile(r"<(/?)([a-z][^\s/>]*)", re.IGNORECASE)
 _OFTEN_UNCLOSED = re.compile(
     r"area|base|br|col|dd|dt|embed|hr|img|input|li|link|meta|option|p|source|td|th|tr|track|wbr", re.IGNORECASE
 )
-# A parser that keeps to HTML 5 builds up to one element for each tag and each level.
+# A parser that follows HTML 5 builds up to one element for each tag and each level.
 _MOST_TAGS_TIMES_DEPTH = 10_000_000
 
 
 def read_page(page: str) -> Reading:
     """Read a page. Raises UnreadableDocument."""
     refuse_deep(page)
+    page = _CGI_HEADERS.sub("", page, count=1)
     if page.lstrip()[:5].lower() == "<?xml" or "//DTD XHTML" in page[:500]:
         page = _SELF_CLOSED.sub(_close_element, page)
     tree = LexborHTMLParser(page)
@@ -77,7 +85,7 @@ def read_page(page: str) -> Reading:
     main = _find_main(tree)
     text = write_markdown(main) if main is not None else ""
     heading = _find_heading(main) if main is not None else ""
-    first = main.css_first("h2, h3, h4") if main is not None else None
+    first = main.css_first(".title, h2, h3, h4") if main is not None else None
     title = _choose_title(heading, titles, PERMALINK.sub("", read_line(first)) if first is not None else "")
     if not text.strip():
         text = _read_everything(page)
@@ -98,7 +106,7 @@ def refuse_deep(page: str) -> None:
 
 
 def _close_element(tag: re.Match[str]) -> str:
-    """Return an element that XHTML closes in its tag as HTML has it; HTML would take all that follows for its text."""
+    """Close an element in the way of HTML. HTML ignores the slash of XHTML, and would take the rest as its text."""
     return tag[0] if tag[1].lower() in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>"
 
 
@@ -106,7 +114,7 @@ def _close_element(tag: re.Match[str]) -> str:
 
 
 def _find_main(tree: LexborHTMLParser) -> LexborNode | None:
-    """Return the element with the text of the page, without what is around it on every page of a site."""
+    """Return the element with the text of the page, without the parts that every page of a site has."""
     body = tree.body
     if body is None:
         return None
@@ -116,7 +124,7 @@ def _find_main(tree: LexborHTMLParser) -> LexborNode | None:
     main = body
     for selector in _MAINS:
         candidates = body.css(selector)
-        # Several articles are a list of them: the page is their text.
+        # Several articles form a list: the page is their text.
         if candidates and (len(candidates) == 1 or selector != "article"):
             longest = max(candidates, key=lambda node: len(node.text()))
             if len(longest.text()) >= _LEAST_SHARE * whole:
@@ -127,6 +135,10 @@ def _find_main(tree: LexborHTMLParser) -> LexborNode | None:
     contents = main.css(_CONTENTS)
     if len(main.text()) - sum(len(part.text()) for part in contents) >= _LEAST_TEXT:
         _remove(main, _CONTENTS)
+    for link in main.css("h1 a[href], h2 a[href], h3 a[href], h4 a[href], h5 a[href], h6 a[href]"):
+        if link.text().strip() in {"#", "¶", "§", "🔗"}:
+            link.decompose()
+    remove_navigation(main)
     return main
 
 
@@ -137,14 +149,14 @@ def _remove(element: LexborNode, selector: str) -> None:
 
 
 def _read_everything(page: str) -> str:
-    """Return all that a page shows: it has nothing but navigation, or frames."""
+    """Return all text of a page that has only navigation, or frames."""
     tree = LexborHTMLParser(page)
     if tree.body is not None:
         tree.body.strip_tags(["script", "style", "template", "noscript"])
         if text := write_markdown(tree.body):
             return text
     spare = LexborHTMLParser(page).css_first("noframes")
-    # Its content is text to a parser that knows frames.
+    # A parser that supports frames reads its content as text.
     inner = LexborHTMLParser(spare.text()).body if spare is not None else None
     return write_markdown(inner) if inner is not None else ""
 
@@ -156,6 +168,7 @@ def _read_titles(tree: LexborHTMLParser) -> tuple[str, str, str]:
     """Return the title of the head, the title for social networks, and the name of the site."""
     element = tree.css_first("title")
     title = " ".join(element.text().split()) if element is not None else ""
+    title = "" if _FILE_NAME.fullmatch(title) else title
     return title, _read_meta(tree, "og:title"), _read_meta(tree, "og:site_name")
 
 
@@ -171,21 +184,31 @@ def _find_heading(main: LexborNode) -> str:
 
 
 def _choose_title(heading: str, titles: tuple[str, str, str], other: str) -> str:
-    """Return the heading if it is the only one or the head has it, too; else the title of the head, without the site.
+    """Return the heading if it is the only one, or also in the head; else the title of the head, without the site.
 
     `heading`: ends with a line end if there are others of its level. `other`: the first heading of any level.
     """
     title, social, site = titles
     is_only, heading = not heading.endswith("\n"), heading.strip(" \n¶#§🔗")
     own = _drop_site(social or title, site)
-    is_site = own != title and title.casefold().endswith(heading.casefold())  # the same heading on every page
+    if other and not heading and _is_beside_site(own, other):
+        return other
+    is_site = own != title and title.casefold().endswith(heading.casefold())  # The heading is the same on every page.
+    is_site |= other.casefold() == own.casefold() and heading.casefold() not in own.casefold()
     if heading and not is_site and (is_only or heading.casefold() in title.casefold()):
         return heading
     return own or heading or other
 
 
+def _is_beside_site(title: str, heading: str) -> bool:
+    """Return whether a title is this heading with the name of a project before it, or of a manual after it."""
+    if title.startswith(f"{heading}:"):
+        return _SITE_WORDS.search(title[len(heading) :]) is not None
+    return title.endswith(f": {heading}")
+
+
 def _drop_site(title: str, site: str) -> str:
-    """Return a title without the name of the site behind it."""
+    """Return a title without the name of the site at its end."""
     separators = list(_SEPARATOR.finditer(title))
     if not separators:
         return title
@@ -217,7 +240,7 @@ def _read_metadata(tree: LexborHTMLParser) -> dict[str, Any]:
 
 
 def _join(base: str, address: str) -> str:
-    """Return an absolute address of the web; an empty text for any other."""
+    """Return an absolute web address; "" for any other address."""
     try:
         joined = urljoin(base, address.strip())
         return joined if urlsplit(joined).scheme in {"http", "https"} and len(joined) <= 2_000 else ""

@@ -13,13 +13,13 @@ from pair.reading.html import read_page
 _MESSAGE = re.compile(rb"(?:\A|\n\r?\n)From [^\n]*\n(?=[\w-]+:)")
 _HEADERS = ("from", "to", "cc")
 _MOST_ADDRESSES = 2_000
-"""In characters. Longer lists of addresses are cut."""
-# The errors of a parser whose headers are parsed when they are asked for.
+"""Maximum length of a list of addresses, in characters."""
+# Errors of a parser that parses headers on access.
 _DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
 
 
 def read_mail(content: bytes) -> Reading:
-    """Read a message. Raises UnreadableDocument for what has no headers of one."""
+    """Read a message. Raises UnreadableDocument for bytes without the headers of a message."""
     message = _parse(content)
     text, attachments = _read_body(message)
     metadata = _read_headers(message) | ({"attachments": attachments} if attachments else {})
@@ -27,10 +27,10 @@ def read_mail(content: bytes) -> Reading:
 
 
 def read_mailbox(content: bytes) -> Reading:
-    """Read all messages of a mailbox: a section for each. Raises UnreadableDocument."""
+    """Read all messages of a mailbox, one section for each. Raises UnreadableDocument."""
     starts = list(_MESSAGE.finditer(content))
     if not starts:
-        raise UnreadableDocument("is damaged, or no .mbox")
+        raise UnreadableDocument("is damaged, or not a .mbox file")
     ends = [*(start.start() for start in starts[1:]), len(content)]
     parts = []
     for start, end in zip(starts, ends, strict=True):
@@ -44,7 +44,7 @@ def read_mailbox(content: bytes) -> Reading:
 def _parse(content: bytes) -> EmailMessage:
     message = email.message_from_bytes(content, policy=email.policy.default)
     if not any(message.get(name) is not None for name in ("from", "date", "subject", "received", "message-id")):
-        raise UnreadableDocument("is damaged, or no e-mail")
+        raise UnreadableDocument("is damaged, or not an e-mail")
     return message
 
 

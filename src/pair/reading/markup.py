@@ -1,10 +1,11 @@
-"""Elements of HTML as Markdown: headings, paragraphs, lists, definitions, tables, code.
+"""HTML elements as Markdown: headings, paragraphs, lists, definitions, tables, code.
 
 Invariants
-    The walk is iterative: depth of nesting costs no stack.
-    Every text in the element is written once, in the order of the page.
+    The walk is iterative, so deep nesting needs no stack.
+    Every text in the element is written once, in page order.
 """
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -14,9 +15,12 @@ from selectolax.lexbor import LexborNode
 from pair.reading.tables import format_table
 
 LONGEST_HEADING = 180
-"""In characters. A longer heading is written as a paragraph."""
+"""Maximum length of a heading, in characters. A longer one is written as a paragraph."""
 _DEEPEST_INDENT = 12
 _MOST_COLUMNS = 100
+_LONGEST_HEADER = 200
+"""In characters. A table of one row with a longer cell arranges a page."""
+_LONGEST_REPEATED = 80
 _LINE_BREAK = "\0"
 _TEXT = "-text"
 _BLOCKS_LIST = """
@@ -32,7 +36,7 @@ _UNSEEN_LIST = """
 _UNSEEN = frozenset(_UNSEEN_LIST.split())
 _LANGUAGE = re.compile(r"(?:^|\s)(?:language|lang|highlight)-([A-Za-z0-9+#-]{1,20})")
 _NO_LANGUAGES = frozenset({"default", "none", "notranslate", "plaintext", "text"})
-# At the beginning of a paragraph these would be taken for marks of Markdown.
+# At the beginning of a paragraph, Markdown would interpret these as marks.
 _MARK = re.compile(r"(?=#{1,6}\s|>|[-+*]\s|\d{1,9}[.)]\s|```|~~~|\||(?:=+|-+)$)")
 _ORDINAL = re.compile(r"st|nd|rd|th|\W.*|")
 PERMALINK = re.compile(r"\s*[¶§🔗]+\s*$")
@@ -40,7 +44,7 @@ _FENCES = re.compile(r"^\s*(`{3,})", re.MULTILINE)
 
 
 def write_markdown(element: LexborNode) -> str:
-    """Return what an element shows, as Markdown."""
+    """Return the visible content of an element as Markdown."""
     writer = _MarkdownWriter()
     stack: list[tuple[LexborNode, str]] = []
     writer.enter(element, element.tag or "")
@@ -88,24 +92,25 @@ def format_code(text: str, language: str = "") -> str:
 
 
 class _MarkdownWriter:
-    """Receives elements and texts in the order of the page, and collects lines."""
+    """A writer that receives elements and texts in page order, and collects lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._inline: list[str] = []
         """Pieces of the current paragraph."""
         self._lead = ""
-        """What the next paragraph begins with: the term that it defines."""
+        """The term at the beginning of the next paragraph, which defines it."""
         self._prefixes: list[tuple[str, str]] = []
-        """Of the enclosing list items and quotations: before their next line, and before those after it."""
+        """Prefixes of the enclosing list items and quotations: for their next line, and for the lines after it."""
         self._is_after_item = False
+        self._begins_quote = False
         self._counters: list[int | None] = []
-        """The next number of each enclosing list; None for one of bullets."""
+        """The next number of each enclosing list; None for a bullet list."""
         self._terms: list[str] = []
         self._signatures: list[str] = []
         self._heading_level = 1
         self._signature_levels: list[bool] = []
-        """Whether each enclosing definition is that of a signature."""
+        """Whether each enclosing definition belongs to a signature."""
 
     # Text
 
@@ -130,16 +135,17 @@ class _MarkdownWriter:
         return text if not text.isspace() else ""
 
     def _flush_lead(self) -> None:
-        """Write a term whose definition begins with no paragraph."""
+        """Write a term whose definition does not begin with a paragraph."""
         self.flush()
         if self._lead:
             lead, self._lead = self._lead, ""
             self._emit([lead.rstrip()])
 
     def _emit(self, lines: list[str], *, is_tight: bool = False) -> None:
-        """Write a block, after a blank line unless it is tight: an item, or what it begins with."""
+        """Write a block. A blank line comes before it, except inside a tight list."""
         is_item = any(first != rest for first, rest in self._prefixes)
-        rest = "".join(prefix for _, prefix in self._prefixes)
+        above, self._begins_quote = self._prefixes[:-1] if self._begins_quote else self._prefixes, False
+        rest = "".join(prefix for _, prefix in above)
         if self.lines and not is_tight and not (is_item and self._is_after_item):
             self.lines.append(rest.rstrip())
         for line in lines:
@@ -151,7 +157,7 @@ class _MarkdownWriter:
     # Elements
 
     def enter(self, node: LexborNode, tag: str) -> bool:
-        """Begin an element; return whether what is in it has to be entered, too."""
+        """Begin an element; return whether to enter its children."""
         if tag in _UNSEEN:
             return False
         if tag in _CODE:
@@ -189,7 +195,7 @@ class _MarkdownWriter:
         return False
 
     def _add_power(self, node: LexborNode) -> bool:
-        """Write 2 to the power of 10 as `2^10`: without a sign it would be another number."""
+        """Write superscripts with a sign, such as `2^10`: without it, the number would change."""
         is_power = self._inline and self._inline[-1][-1:].isdigit() and not _ORDINAL.fullmatch(node.text().strip())
         if is_power:
             self._inline.append("^")
@@ -215,19 +221,19 @@ class _MarkdownWriter:
         return False
 
     def _begin_table(self, node: LexborNode) -> bool:
-        """Write a table of data; one that arranges a page is entered like any block."""
+        """Write a data table; a layout table is entered like any block."""
         self._flush_lead()
         is_layout = any(found.mem_id != node.mem_id for found in node.css("table, h1, h2, h3, h4, pre"))
         if is_layout or node.attributes.get("role") == "presentation":
             return True
-        rows = _read_rows(node)
-        if not rows or max(len(cells) for _, cells in rows) < 2:
+        rows = _drop_empty_columns(_read_rows(node))
+        if not rows or max(map(len, rows)) < 2 or (len(rows) == 1 and max(map(len, rows[0])) > _LONGEST_HEADER):
             return True
         caption = node.css_first("caption")
         if caption is not None and (title := read_line(caption)):
             self._inline.append(title)
             self.flush()
-        self._emit(format_table(rows[0][1], [cells for _, cells in rows[1:]]).split("\n"))
+        self._emit(format_table(rows[0], rows[1:]).split("\n"))
         return False
 
     # Lists
@@ -269,6 +275,7 @@ class _MarkdownWriter:
     def _begin_quote(self, _node: LexborNode) -> bool:
         self._flush_lead()
         self._prefixes.append(("> ", "> ") if len(self._prefixes) < _DEEPEST_INDENT else ("", ""))
+        self._begins_quote = True
         return True
 
     # Definitions
@@ -315,7 +322,7 @@ class _MarkdownWriter:
         return taken
 
     def _write_signatures(self, signatures: list[str]) -> None:
-        """Write the name of a function, class or option as a heading, so that what is said of it is found by it."""
+        """Write the name of a function, class or option as a heading, so that a search by name finds its text."""
         level = min(self._heading_level + 1 + sum(self._signature_levels[:-1]), 6)
         first, *others = signatures
         if len(first) > LONGEST_HEADING:
@@ -349,7 +356,7 @@ class _MarkdownWriter:
 
 
 def _find_language(node: LexborNode) -> str:
-    """Return the language of a piece of code, as the classes of the elements around it name it."""
+    """Return the language of a piece of code, from the classes of the elements around it."""
     candidates = [node.child, node, node.parent, node.parent.parent if node.parent else None]
     for candidate in candidates:
         if candidate is not None and candidate.is_element_node:
@@ -359,32 +366,37 @@ def _find_language(node: LexborNode) -> str:
     return ""
 
 
-def _read_rows(table: LexborNode) -> list[tuple[bool, list[str]]]:
-    """Return whether each row is a header, and its cells. A cell that spans columns or rows is repeated."""
-    rows: list[tuple[bool, list[str]]] = []
+def _read_rows(table: LexborNode) -> list[list[str]]:
+    """Return the cells of each row. A cell that spans rows is repeated, and a short one that spans columns."""
+    rows: list[list[str]] = []
     below: dict[int, tuple[int, str]] = {}
     for row in table.css("tr"):
         cells: list[str] = []
-        is_header = True
         for cell in row.iter():
             if cell.tag not in {"td", "th"}:
                 continue
             _fill_spanned(cells, below)
-            is_header = is_header and cell.tag == "th"
             text = read_line(cell)
             height = _read_span(cell, "rowspan")
-            for _ in range(_read_span(cell, "colspan")):
+            for number in range(_read_span(cell, "colspan")):
+                shown = text if number == 0 or len(text) <= _LONGEST_REPEATED else ""
                 if height > 1:
-                    below[len(cells)] = (height - 1, text)
-                cells.append(text)
+                    below[len(cells)] = (height - 1, shown)
+                cells.append(shown)
         _fill_spanned(cells, below)
         if any(cells):
-            rows.append((is_header, cells[:_MOST_COLUMNS]))
+            rows.append(cells[:_MOST_COLUMNS])
     return rows
 
 
+def _drop_empty_columns(rows: list[list[str]]) -> list[list[str]]:
+    """Return rows without the columns that no row has a text in, such as those of pictures."""
+    used = [any(column) for column in itertools.zip_longest(*rows, fillvalue="")]
+    return rows if all(used) else [list(itertools.compress(cells, used)) for cells in rows]
+
+
 def _fill_spanned(cells: list[str], below: dict[int, tuple[int, str]]) -> None:
-    """Add the cells of rows above that reach into this row."""
+    """Add the cells of earlier rows that span into this row."""
     while len(cells) in below:
         height, text = below.pop(len(cells))
         if height > 1:

@@ -10,14 +10,14 @@ _LONGEST_OUTPUT = 2_000
 
 
 def format_notebook(text: str) -> str | None:
-    """Return the cells of a notebook as Markdown; None for what is no notebook."""
+    """Return the cells of a notebook as Markdown; None if it is not a notebook."""
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(notebook, dict):
         return None
-    sheets = notebook.get("worksheets")  # before version 4
+    sheets = notebook.get("worksheets")  # Notebooks before version 4.
     holders = sheets if isinstance(sheets, list) else [notebook]
     cells = [cell for holder in holders if isinstance(holder, dict) for cell in _list(holder.get("cells"))]
     if "nbformat" not in notebook and not cells:
@@ -63,7 +63,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _join(value: Any) -> str:
-    """Return a text that a notebook holds whole, or as a list of lines."""
+    """Return a text that a notebook stores as one string or as a list of lines."""
     if isinstance(value, list):
         return "".join(part for part in value if isinstance(part, str))
     return value if isinstance(value, str) else ""

@@ -1,9 +1,8 @@
-"""Text of scanned pages by RapidOCR, whose models are part of its wheel. Nothing is downloaded."""
+"""OCR of scanned pages with RapidOCR, whose wheel includes the models. Nothing is downloaded."""
 
 import contextlib
 import functools
 import re
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,20 @@ import rapidocr
 from rapidocr.inference_engine.onnxruntime.main import ONNXRuntimeError
 
 from pair.reading.contract import OCR_CPU_SECONDS, OCR_MEMORY_BYTES, UnreadableDocument
+from pair.system import resource
 
 _DOTS_PER_INCH = 150
 _MOST_PIXELS = 8_000_000
-"""Of a page at that resolution; A3 has 4 million. A larger page is rendered more coarsely."""
+"""Maximum number of pixels of a page; A3 has 4 million. A larger page gets a lower resolution."""
 _POINTS_PER_INCH = 72
 _GAP = 0.8
-"""Of the height of a line: with more space above it, a line begins a paragraph."""
+"""Minimum space above a line that begins a paragraph, as a share of its height."""
 
 
 def allow_ocr() -> None:
-    """Raise the limits of this process, if it has any, by what OCR of a document may take."""
+    """Raise the limits of this process, if any, by the time and memory for OCR."""
+    if resource is None:
+        return
     for kind, more in ((resource.RLIMIT_CPU, OCR_CPU_SECONDS), (resource.RLIMIT_AS, OCR_MEMORY_BYTES)):
         soft, hard = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
@@ -58,10 +60,10 @@ def _open_engine() -> Any:
         "Det.model_path": str(next(models.glob("*_det_*.onnx"))),
         "Rec.model_path": str(next(models.glob("*_rec_*.onnx"))),
         "Global.use_cls": False,
-        # In a batch, short lines are padded and lose spaces.
+        # A batch pads short lines, which then lose spaces.
         "Rec.rec_batch_num": 1,
         "Global.log_level": "critical",
-        # There is a child for each core.
+        # One thread: there is a child for each core.
         "EngineConfig.onnxruntime.intra_op_num_threads": 1,
         "EngineConfig.onnxruntime.inter_op_num_threads": 1,
     }

@@ -44,7 +44,7 @@ def read_opendocument(content: bytes) -> Reading:
 
 
 def _format_element(element: Element) -> str:
-    """Return an element and what is in it as HTML."""
+    """Return an element and its children as HTML."""
     tag = element.tag
     if tag in _UNREAD:
         return ""
@@ -74,7 +74,7 @@ def _format_element(element: Element) -> str:
 
 
 def _name_page(page: Element) -> str:
-    """Return the title of a slide, else its name."""
+    """Return the title of a slide, or its name."""
     titles = (frame for frame in page.iter(f"{_DRAW}frame") if frame.get(f"{_SHOW}class") == "title")
     words = " ".join(" ".join("".join(title.itertext()) for title in titles).split())
     return words or page.get(f"{_DRAW}name", "Slide")

@@ -1,6 +1,6 @@
-"""PDF files by pypdfium2: the text of each page, with the lines of paragraphs joined and ligatures spelled out.
+"""PDF files, read with pypdfium2: the text of each page, with joined lines and without ligatures.
 
-With the extra `ocr`, pages of pictures are recognised.
+The extra `ocr` adds text recognition for scanned pages.
 """
 
 import importlib.util
@@ -16,22 +16,22 @@ from pair.reading.contract import Reading, UnreadableDocument
 _LIGATURES = str.maketrans(
     {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\u00ad": "", "\0": ""}
 )
-# pdfium marks a hyphen that divides a word at the end of a line by U+0002 or U+FFFE.
+# pdfium writes U+0002 or U+FFFE for a hyphen that divides a word at the end of a line.
 _DIVIDED = re.compile(r"[\x02\ufffe]\s*|(?<=[^\W\d_])[-\u2010]\n(?=[a-zß-öø-ÿ])")
 _LEADERS = re.compile(r"(?: ?\.){4,}")
-"""The dots between a title and its page in a table of contents."""
+"""The dots between a title and its page number in a table of contents."""
 _SENTENCE_ENDS = (".", ":", "!", "?", "。")
 _SHORT_LINE = 0.75
-"""Of the long lines of a page: a shorter line that ends a sentence ends its paragraph."""
+"""Share of the long lines of a page. A shorter line that ends a sentence also ends its paragraph."""
 _PASSWORD_ERROR = 4
 _LONGEST_FIELD = 100_000
 _NO_OCR = "holds no text, and OCR is not built in: scans need an extra: pip install 'pair-kb[ocr]'"
 
 
 def read_pdf(content: bytes) -> Reading:
-    """Read the text of all pages. Raises UnreadableDocument, also for a PDF of pictures only."""
+    """Read the text of all pages. Raises UnreadableDocument, including for a PDF that has only pictures."""
     if b"%PDF-" not in content[:1024]:
-        raise UnreadableDocument("is damaged, or no PDF")
+        raise UnreadableDocument("is damaged, or not a PDF file")
     try:
         document = pypdfium2.PdfDocument(content)
     except pypdfium2.PdfiumError as fault:
@@ -74,7 +74,7 @@ def _read_pages(document: Any, unread: list[int]) -> Iterator[str]:
 
 
 def _find_ocr() -> Callable[[Any], str] | None:
-    """Return what reads a scanned page, and raise the limits for it; None without the extra `ocr`."""
+    """Return the function that reads a scanned page, and raise the limits for it; None without the extra `ocr`."""
     if importlib.util.find_spec("rapidocr") is None:
         return None
     ocr = importlib.import_module("pair.reading.ocr")
@@ -128,7 +128,7 @@ def _join_pages(pages: list[str]) -> str:
 
 
 def _clean_title(title: str) -> str:
-    """Return the title of a PDF; none for the name of the file that it was made from."""
+    """Return the title of a PDF; "" if it is the name of the file that it was made from."""
     title = " ".join(title.replace("\0", "").split())
     is_name = re.fullmatch(
         r"(?i)untitled.*|microsoft \w+ - .*|[\w.-]+\.(docx?|pptx?|xlsx?|tex|dvi|indd|qxd|pdf)", title

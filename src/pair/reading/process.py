@@ -1,8 +1,8 @@
-"""Read documents, in child processes with limits of time, memory and output where a document could exhaust a reader.
+"""Read documents. Risky kinds are read in child processes with limits of time, memory and output.
 
-A document can be made to keep its reader busy for hours, or to fill the memory, from a few kilobytes. A child alone
-meets it: when a limit is reached the child ends, the document is refused with the reason, and the next document gets a
-new child. There is a child for each core, started when a document needs it; an idle one ends.
+A hostile document of a few kilobytes can keep its reader busy for hours, or fill the memory. So a child reads it. When
+the child reaches a limit, it ends, the document is refused with the reason, and the next document gets a new child.
+There is at most one child for each core. A child starts when a document needs it, and ends when it is idle.
 
 Invariants
     A child gets bytes and returns bytes; nothing that it sends is executed or unpickled.
@@ -15,9 +15,9 @@ import functools
 import hashlib
 import importlib.util
 import json
+import mmap
 import os
 import queue
-import resource
 import signal
 import socket
 import subprocess
@@ -36,23 +36,26 @@ from typing import Any, NoReturn, TypeVar
 from pair.clock import call_when_late
 from pair.reading.contract import OCR_CPU_SECONDS, OCR_MEMORY_BYTES, Reading, UnreadableDocument
 from pair.reading.reader import CONVERTED, Kind, can_cut_code, convert, find_kind, read, read_uncut
+from pair.system import resource
 
 _MEGABYTE = 1_000_000
-_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_FROM_OUTSIDE = frozenset(
+    getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+)
 _PACKAGES: dict[Kind, tuple[str, str]] = {
     "pdf": (".pdf", "pypdfium2"),
     "word": (".docx", "mammoth"),
     "sheet": (".xlsx and .ods", "python_calamine"),
     "rtf": (".rtf", "striprtf"),
 }
-"""Kinds that need the extra `documents`: their suffix, and what it installs for them."""
+"""Kinds that need the extra `documents`: the suffix, and the module that reads them."""
 _SCANS = "scan"
 _MOST_CHILDREN = 8
 _AHEAD = 16
 """Number of documents to read ahead."""
 _MOST_KEPT_BYTES = 96_000_000
 _MOST_HEAD_BYTES = 200_000
-"""Of title and metadata."""
+"""Maximum size of title and metadata."""
 _OUT_OF_MEMORY = "bytes of memory to convert"
 _UNUSABLE = "its converter gave no usable answer"
 
@@ -97,7 +100,7 @@ def has_ocr() -> bool:
 
 
 def list_readers() -> list[str]:
-    """Return what installed extras read: kinds of documents, and scans."""
+    """Return the kinds of documents that the installed extras read."""
     kinds = [kind for kind in _PACKAGES if not explain_extra(kind)]
     return sorted([*kinds, *(["source"] if can_cut_code() else []), *([_SCANS] if has_ocr() else [])])
 
@@ -110,7 +113,7 @@ def is_read_by(readers: Collection[str], name: str) -> bool:
 
 @dataclass(frozen=True)
 class DocumentLimits:
-    """What the conversion of one document may take; a larger file may take more."""
+    """Limits of the conversion of one document; a larger file has higher limits."""
 
     cpu_seconds: float = 60.0
     cpu_seconds_per_megabyte: float = 10.0
@@ -118,7 +121,7 @@ class DocumentLimits:
     memory_bytes_per_byte: int = 20
     text_bytes: int = 32_000_000
     wall_to_cpu: float = 2.0
-    """Time on the clock, as a multiple of CPU time: for a converter that waits, or a busy machine."""
+    """Elapsed time, as a multiple of CPU time: for a converter that waits, or a busy machine."""
 
     idle_seconds: float = 10.0
     """How long the child waits for the next document before it ends."""
@@ -132,11 +135,11 @@ class DocumentLimits:
 
 @dataclass(eq=False)
 class ReaderProcesses:
-    """Reads documents of every kind. Several threads may use it at once; each has a child to itself."""
+    """A reader of documents of every kind. Thread-safe; each thread has its own child."""
 
     limits: DocumentLimits = field(default_factory=DocumentLimits)
     command: Sequence[str] | None = None
-    """Starts another child than ours."""
+    """The command that starts a child; a test may start another program."""
     children: int = 0
     """Maximum number of children; 0 for one on each core."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -178,7 +181,7 @@ class ReaderProcesses:
                 child.end()
                 raise
             if isinstance(reading, UnreadableDocument) and _OUT_OF_MEMORY in str(reading):
-                child.end()  # much of the memory stays with it
+                child.end()  # The child keeps much of the memory.
             else:
                 self._return_child(child)
         if isinstance(reading, UnreadableDocument):
@@ -189,7 +192,7 @@ class ReaderProcesses:
 
     @contextlib.contextmanager
     def keep_readings(self) -> Iterator[None]:
-        """Keep readings by the hash of their content while the block runs, so that none is converted twice."""
+        """Keep readings by the hash of their content while the block runs, so that no document is converted twice."""
         with self._lock:
             self._keepers += 1
         try:
@@ -214,7 +217,7 @@ class ReaderProcesses:
                 self._idle.cancel()
             if self._free:
                 return self._free.pop()
-        # The child can import what this process can.
+        # The child can import the same modules as this process.
         code = f"import sys; sys.path[:] = {sys.path!r}; from pair.reading.process import serve; serve(0)"
         return _Child(self.command or [sys.executable, "-I", "-c", code])
 
@@ -236,7 +239,7 @@ class ReaderProcesses:
 
 
 class _Child:
-    """A running child, killed and waited for at the latest when this object goes."""
+    """A running child. It is killed and waited for when this object is deleted, at the latest."""
 
     def __init__(self, command: Sequence[str]) -> None:
         ours, theirs = socket.socketpair()
@@ -258,7 +261,7 @@ class _Child:
         self.end = weakref.finalize(self, _end, self._process, self._connection)
 
     def convert(self, content: bytes, request: dict[str, Any], limits: DocumentLimits) -> Reading | UnreadableDocument:
-        """Return what was read, or why nothing was. Raises UnreadableDocument when the child failed."""
+        """Return the reading. Raises UnreadableDocument with the reason, also when the child failed."""
         cpu_seconds = limits.cpu_for(len(content))
         head = request | {
             "cpu_seconds": cpu_seconds,
@@ -286,7 +289,7 @@ class _Child:
         return Reading(text, title, metadata)
 
     def _refuse(self, head: dict[str, Any], *, is_late: bool, cause: Exception) -> NoReturn:
-        """Raise what the end of the child says about the document."""
+        """Raise UnreadableDocument with the reason why the child ended."""
         try:
             status = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
@@ -323,7 +326,7 @@ def serve(descriptor: int) -> None:
     connection = Connection(descriptor)
     requests: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
-    # Loaded later, a reader would count for a document.
+    # Load readers now: later, their memory would count for a document.
     for module in ("pair.reading.html", "tree_sitter", *(package for _, package in _PACKAGES.values())):
         if importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
@@ -334,7 +337,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(connection: Connection, requests: "queue.SimpleQueue[tuple[bytes, bytes]]") -> None:
-    """Receive beside the work, so that the child also ends with its parent in the middle of a document."""
+    """Receive in another thread, so that the child ends with its parent even in the middle of a document."""
     try:
         while True:
             requests.put((connection.recv_bytes(), connection.recv_bytes()))
@@ -343,12 +346,14 @@ def _receive(connection: Connection, requests: "queue.SimpleQueue[tuple[bytes, b
 
 
 def _answer(head: dict[str, Any], content: bytes, own_bytes: int) -> bytes:
-    """Return `T`, a line of title and metadata, and the text; or `R`, an empty line, and why there is no text."""
+    """Return `T`, a line of title and metadata, and the text; or `R`, an empty line, and the reason why there is no
+    text.
+    """
     kept_bytes = OCR_MEMORY_BYTES if "pair.reading.ocr" in sys.modules else 0
     _limit_document(head["cpu_seconds"], own_bytes + kept_bytes + head["memory_bytes"])
     too_large = b"R\n" + _describe_memory(head).encode()
     text = None
-    # An error holds what was made before it: the answer is sent when that memory is free again.
+    # An error keeps the memory of the work before it, so send the answer after that memory is free.
     with contextlib.suppress(MemoryError):
         try:
             reading = convert(content, head["kind"], head["name"], head["charset"])
@@ -367,23 +372,27 @@ def _answer(head: dict[str, Any], content: bytes, own_bytes: int) -> bytes:
 
 def _limit_process() -> int:
     """Forbid files and core dumps; return the address space in use, which limits of memory are added to."""
+    if resource is None:
+        return 512 * _MEGABYTE
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (0, 0))
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * mmap.PAGESIZE
     except (OSError, ValueError):
         return 512 * _MEGABYTE
 
 
 def _limit_document(cpu_seconds: float, memory_bytes: int) -> None:
-    """Limit what this process may take from now on. SIGXCPU ends it, MemoryError is for its caller."""
+    """Limit the time and memory of this process from now on. SIGXCPU ends it; the caller handles MemoryError."""
+    if resource is None:  # The clock still ends it.
+        return
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = {
         resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + cpu_seconds) + 1,
         resource.RLIMIT_AS: memory_bytes,
     }
     for kind, limit in soft.items():
-        with contextlib.suppress(OSError, ValueError):  # where the system knows no such limit, the clock still ends it
+        with contextlib.suppress(OSError, ValueError):  # If the system has no such limit, the time limit still applies.
             _, hard = resource.getrlimit(kind)
             resource.setrlimit(kind, (limit, hard))

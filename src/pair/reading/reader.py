@@ -1,8 +1,8 @@
-"""One reader for every way in: bytes, a name and a content type as text, title and metadata.
+"""The reader of all documents: turn bytes, a name and a content type into text, title and metadata.
 
 Invariants
     The same bytes give the same reading, whether they come from a folder, a link, an upload or a package.
-    The declared content type decides before the suffix of the name, and the suffix before the look of the content.
+    The declared content type takes precedence over the suffix of the name, and the suffix over the content.
 """
 
 import functools
@@ -26,7 +26,7 @@ Kind = Literal[
 CONVERTED: frozenset[Kind] = frozenset(
     {"html", "pdf", "word", "slides", "sheet", "opendocument", "epub", "rtf", "mail", "mailbox", "source"}
 )
-"""Kinds whose readers work in a process with limits: a document can be made to exhaust them."""
+"""Kinds that are read in a process with limits, because a hostile document can exhaust their readers."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _OPEN = "application/vnd.oasis.opendocument"
@@ -78,9 +78,9 @@ _MARKS: dict[Kind, tuple[bytes, ...]] = {
     "opendocument": (f"mimetype{_OPEN}.text".encode(), f"mimetype{_OPEN}.presentation".encode()),
     "epub": (b"mimetypeapplication/epub+zip",),
 }
-"""The name or the content of a part that every archive of a kind has, uncompressed."""
+"""The name or the uncompressed content of a part that every archive of a kind has."""
 _LOOSE: frozenset[Kind] = frozenset({"html", "mail", "mailbox", "source"})
-"""Kinds whose content begins like anything."""
+"""Kinds whose first bytes do not identify them."""
 _CODE_SUFFIXES_LIST = """
     .bash .bat .c .cc .cfg .cjs .clj .cmake .conf .cpp .cs .css .cts .cxx .dart .diff .el .env .erl .ex .exs .f90
     .fish .fs .geojson .go .gradle .graphql .groovy .h .hh .hpp .hs .hxx .ini .java .jl .js .json .json5 .jsonc
@@ -110,9 +110,9 @@ _GRAMMARS_LIST = {
     ".sh .bash": "bash.language",
 }
 _GRAMMARS = {suffix: grammar for suffixes, grammar in _GRAMMARS_LIST.items() for suffix in suffixes.split()}
-"""What cuts code at its symbols, by suffix: the module of a grammar, and its function."""
+"""The grammars that cut code at its symbols, by suffix: module and function."""
 _LARGEST_CUT_BYTES = 1_000_000
-"""Larger code is generated, and read as one block."""
+"""Maximum size of code that is cut. Larger files are generated code, and read as one block."""
 _READERS: dict[Kind, tuple[str, str]] = {
     "pdf": ("pdf", "read_pdf"),
     "word": ("word", "read_word"),
@@ -124,7 +124,7 @@ _READERS: dict[Kind, tuple[str, str]] = {
     "mail": ("mail", "read_mail"),
     "mailbox": ("mail", "read_mailbox"),
 }
-"""Module and function, imported with the first document of a kind. Some need the extra `documents`."""
+"""The module and function of each kind, imported with its first document. Some need the extra `documents`."""
 _LOOKS_LIKE_HTML = re.compile(rb"<(!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE)
 _HEAD_BYTES = 4096
 _TITLE_CHARACTERS = 8192
@@ -132,7 +132,7 @@ _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def find_kind(name: str, content_type: str = "", content: bytes = b"") -> Kind:
-    """Return what a document is read as. `content_type`: lower case, without parameters; empty when not declared."""
+    """Return the kind of a document. `content_type`: lower case, without parameters; empty when not declared."""
     kind = _find_declared(name, content_type)
     if kind == "source" and len(content) > _LARGEST_CUT_BYTES:
         return "code"
@@ -142,7 +142,7 @@ def find_kind(name: str, content_type: str = "", content: bytes = b"") -> Kind:
 
 
 def _find_declared(name: str, content_type: str) -> Kind | None:
-    """Return the kind that the content type says, else the suffix; None when neither says one."""
+    """Return the kind by the content type, else by the suffix; None if neither has one."""
     suffix = os.path.splitext(name.lower())[1]  # noqa: PTH122 - no Path for each of 20,000 files
     if content_type in _TYPES:
         return _TYPES[content_type]
@@ -152,22 +152,22 @@ def _find_declared(name: str, content_type: str) -> Kind | None:
     if is_code_type(content_type):
         return by_name if by_name in {"notebook", "source"} else "code"
     if content_type.startswith("text/") or content_type in _TEXT_TYPES or content_type.endswith(_TEXT_SUFFIXES):
-        # A server that says "text" means that a page is shown with its tags.
+        # A server that declares plain text wants a page to be shown with its tags.
         return by_name if by_name == "source" or (by_name and by_name not in CONVERTED) else "text"
     return by_name
 
 
 def _find_by_content(content: bytes, declared: Kind | None) -> Kind | None:
-    """Return the kind that the first bytes show, or the names in an archive; None when they show none."""
+    """Return the kind by the first bytes, or by the names in an archive; None if they show none."""
     if content.startswith(b"%PDF-"):
         return "pdf"
     if content.startswith(b"{\\rtf"):
         return "rtf"
     if content.startswith(OLE_MAGIC):
-        return declared or "slides"  # whose reader says that it is old or encrypted
+        return declared or "slides"  # Its reader reports that the file is old or encrypted.
     if content.startswith(b"PK"):
         if declared is not None and any(mark in content for mark in _MARKS.get(declared, ())):
-            return declared  # it may hold documents of other kinds
+            return declared  # It may contain documents of other kinds.
         return next((kind for kind, marks in _MARKS.items() if any(mark in content for mark in marks)), None)
     return "html" if looks_like_html(content) else None
 
@@ -193,7 +193,7 @@ def looks_like_html(content: bytes) -> bool:
 def read(content: bytes, name: str, content_type: str = "", charset: str | None = None) -> Reading:
     """Read a document. Raises UnreadableDocument, and MemoryError for one that needs too much.
 
-    `name`: of its file, or of the last part of its address. `charset`: what a server declared.
+    `name`: the name of its file, or the last part of its URL. `charset`: the charset that a server declared.
     """
     kind = find_kind(name, content_type, content)
     if kind in CONVERTED:
@@ -226,7 +226,7 @@ def convert(content: bytes, kind: Kind, name: str = "", charset: str | None = No
 
 
 def _clean(reading: Reading) -> Reading:
-    """Return a reading that UTF-8 can hold, with a title of one line."""
+    """Return a reading that can be written as UTF-8, with a title of one line."""
     text = _LONE_SURROGATES.sub("\ufffd", reading.text)
     title = _LONE_SURROGATES.sub("\ufffd", reading.title)[:LONGEST_HEADING]
     return Reading(text, title, reading.metadata)
@@ -254,11 +254,11 @@ def _read_text(kind: Kind, text: str, name: str) -> Reading:
 
 
 def _fence(text: str, language: str) -> str:
-    """Return code as one block: no comment in it is a heading."""
+    """Return code as one fenced block, so that no comment becomes a heading."""
     return format_code(text.strip("\r\n"), language if language.isalnum() else "") if text.strip() else ""
 
 
 def find_title(text: str) -> str:
-    """Return the first heading of the first level near the top of a text; else an empty text."""
+    """Return the first heading of the first level near the top of a text; "" without one."""
     headings = parse_structure(text[:_TITLE_CHARACTERS]).headings
     return next((heading.title for heading in headings if heading.level == 1), "")

@@ -1,4 +1,4 @@
-"""Workbooks (Excel, OpenDocument) by calamine: a section with a table for each sheet, with the values last computed."""
+"""Workbooks (Excel, OpenDocument), read with calamine: a section with a table of the computed values for each sheet."""
 
 import datetime
 import io
@@ -15,7 +15,7 @@ from pair.reading.tables import format_table
 _MOST_ROWS = 50_000
 _MOST_COLUMNS = 256
 _MOST_UNPACKED_BYTES = 256_000_000
-"""More than for other documents: the parser keeps values, not XML."""
+"""Maximum unpacked size. It is higher than for other documents, because the parser keeps values, not XML."""
 
 
 def read_sheets(content: bytes) -> Reading:
@@ -37,13 +37,13 @@ def read_sheets(content: bytes) -> Reading:
 
 
 def _format_sheet(sheet: Any, name: str) -> str:
-    """Return a sheet as Markdown; an empty text for a sheet without values."""
+    """Return a sheet as Markdown; "" for a sheet without values."""
     head = [row[:_MOST_COLUMNS] for row in itertools.islice(sheet.iter_rows(), _MOST_ROWS)]
     rows = [cells for row in head if any(cells := [_format_value(value) for value in row])]
     if not rows:
         return ""
     width = max(index for row in rows for index, cell in enumerate(row, 1) if cell)
-    # Lines of one cell above a table are what the table is about.
+    # Lines with one cell above a table describe the table.
     lines = list(itertools.takewhile(lambda row: sum(map(bool, row)) == 1, rows))
     table = [row[:width] for row in rows[len(lines) :]]
     blocks = [f"## {' '.join(name.split())}", *(next(filter(None, line)) for line in lines)]

@@ -17,9 +17,9 @@ _PRESENTATION = "ppt/presentation.xml"
 _SHAPES = frozenset({f"{_P}sp", f"{_P}graphicFrame"})
 _TITLES = frozenset({"title", "ctrTitle"})
 _UNREAD = frozenset({"dt", "ftr", "hdr", "sldNum", "sldImg"})
-"""Placeholders of what every slide repeats."""
+"""Placeholders for text that every slide repeats."""
 _GIVEN_TITLE = "PowerPoint Presentation"
-"""PowerPoint titles a file so that has no title."""
+"""The title that PowerPoint gives a file without a title."""
 
 
 def read_slides(content: bytes) -> Reading:
@@ -72,7 +72,7 @@ def _format_slide(archive: zipfile.ZipFile, name: str, number: int) -> str:
 
 
 def _read_placeholder(shape: Element) -> str:
-    """Return what a shape is for: `title`, `body`; an empty text for one that is no placeholder."""
+    """Return the kind of a placeholder, `title` or `body`; "" for other shapes."""
     found = shape.find(f"./*/{_P}nvPr/{_P}ph")
     return found.get("type", "body") if found is not None else ""
 

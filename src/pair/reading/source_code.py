@@ -3,8 +3,8 @@
 Invariants
     Every line of the code that is not blank is in the text once, unchanged, in its order.
     Only headings and fences are added.
-    A heading is the signature of what is below it. Code after it is under the heading of what both are in,
-    at last under the name of the file.
+    A heading is the signature of the symbol below it. Code after the symbol is under the heading of the
+    enclosing symbol, or under the file name.
 """
 
 import functools
@@ -36,16 +36,16 @@ _SYMBOLS_LIST = """
 _SYMBOLS = _CONTAINERS | frozenset(_SYMBOLS_LIST.split())
 _FUNCTIONS = frozenset({"arrow_function", "function_expression", "generator_function"})
 _SPECIFIERS = frozenset({"class_specifier", "enum_specifier", "struct_specifier", "union_specifier"})
-"""In C and C++ a symbol only with a body; without one, the type of something else."""
+"""Nodes that are symbols only with a body. In C and C++, without a body they are the type of another symbol."""
 _WRAPPERS = frozenset({"decorated_definition", "export_statement", "template_declaration", "type_definition"})
 _ABOVE = frozenset({"attribute_item", "block_comment", "comment", "decorator", "line_comment"})
 _MOST_WRAPPED = 3
-"""Levels between a symbol and what it is in: a body, an `export`, a `template`."""
+"""Maximum number of nodes between a symbol and its parent symbol: a body, an `export`, a `template`."""
 _DEEPEST = 4
 _SIGNATURE_END = re.compile(r"\s*(?:=>|[={(:;])?\s*$")
 _BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 _CLOSING = re.compile(r"\s*(?:[\])};,]*|end|#endif.*|\?>)\s*")
-"""Lines that only end what began above."""
+"""Lines that only close an earlier block."""
 
 
 class _Symbol(NamedTuple):
@@ -88,7 +88,7 @@ def _cut(lines: list[bytes], symbols: list[_Symbol], name: str) -> Iterator[tupl
     yield _format_heading(around[0]), lines[: symbols[0].first]
     for number, symbol in enumerate(symbols):
         end = symbols[number + 1].first if number + 1 < len(symbols) else len(lines)
-        # What follows the end of a symbol is not part of it, unless it only closes what the symbol is in.
+        # Lines after the end of a symbol are not part of it, unless they only close an enclosing block.
         after = min(max(symbol.last, symbol.first) + 1, end)
         while after < end and _CLOSING.fullmatch(lines[after].decode("utf-8", "replace")):
             after += 1
@@ -105,7 +105,7 @@ def _format_heading(symbol: _Symbol) -> str:
 
 
 def _list_symbols(root: Any, lines: list[bytes]) -> Iterator[_Symbol]:
-    """Yield the symbols in the order of the code, at most one for each line."""
+    """Yield the symbols in code order, at most one for each line."""
     previous = -1
     # Each entry: a node, its first line, its level of heading, and the number of nodes between it and a symbol.
     stack = [(node, first, 2, 0) for node, first in _list_children(root, -1)]
@@ -128,7 +128,7 @@ def _list_symbols(root: Any, lines: list[bytes]) -> Iterator[_Symbol]:
 def _list_children(parent: Any, row: int) -> list[tuple[Any, int]]:
     """Return the nodes in a node, last first, each with the first line of the comments right above it.
 
-    `row`: where the code before them ends. A comment behind code belongs to that code.
+    `row`: the last line of the code before them. A comment after code on the same line belongs to that code.
     """
     children = []
     above = -1

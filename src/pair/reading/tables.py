@@ -1,13 +1,13 @@
-"""Tables as Markdown whose every part repeats the header, so that each chunk of a long table says what it holds."""
+"""Tables as Markdown. Each part of a long table repeats the header, so that every chunk can be understood."""
 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
 _PART_BYTES = 480
-"""Rows that share a header: about as many as fit a chunk."""
+"""Maximum size of a part of a long table with its header: about the size of a chunk."""
 _LONGEST_HEADER_BYTES = 160
-"""A longer header would fill the parts: then each row names its columns instead."""
+"""Maximum length of a header. With a longer one, each row names its columns instead."""
 _LONGEST_FIELD = 1_000_000
 _SAMPLE_CHARACTERS = 20_000
 
@@ -26,13 +26,15 @@ def format_csv(text: str, delimiter: str = "") -> str:
 
 
 def _find_delimiter(text: str) -> str:
-    """Return the sign that the first lines have most often, and alike."""
+    """Return the character that the first lines have most often, and equally often."""
     lines = [line for line in text[:_SAMPLE_CHARACTERS].splitlines() if line.strip()][:20]
     return max(",;\t|", key=lambda sign: min((line.count(sign) for line in lines), default=0))
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as Markdown. A long one is cut into tables of the same header, or into rows that name columns."""
+    """Return a table as Markdown. A long table is cut into tables with the same header, or into rows that name their
+    columns.
+    """
     width = max([len(header), *map(len, rows)]) if rows else len(header)
     names = [_format_cell(name) for name in header] + [""] * (width - len(header))
     head = f"{_format_row(names)}\n|{' --- |' * width}"

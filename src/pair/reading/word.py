@@ -1,4 +1,4 @@
-"""Word documents by mammoth, which makes HTML of them: read like any page."""
+"""Word documents: mammoth converts them to HTML, which is read like any page."""
 
 import io
 from typing import Any
@@ -11,7 +11,7 @@ from pair.reading.html import read_page
 
 
 def read_word(content: bytes) -> Reading:
-    """Read a .docx file. Nothing that it links to is fetched. Raises UnreadableDocument, MemoryError."""
+    """Read a .docx file. Linked resources are not fetched. Raises UnreadableDocument, MemoryError."""
     with open_archive(content, ".docx") as archive:
         title = find_property(read_properties(archive, "docProps/core.xml"), "title")
         page = mammoth.convert_to_html(io.BytesIO(content), convert_image=_skip_image).value

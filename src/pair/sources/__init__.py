@@ -1,1 +1,1 @@
-"""Sources that are asked for their documents: a command, a site, a feed, a bucket."""
+"""Connectors to the sources of collections: a command, a site, a feed, a bucket."""

@@ -1,4 +1,4 @@
-"""A prefix of an object store: its objects are documents. An object is read when its version changes.
+"""A source of objects in a bucket. Each object is a document, and is read when its version changes.
 
 The cursor holds the version of each object that was read.
 """
@@ -15,14 +15,14 @@ from pair.sources.contract import Complete, Cursor, Event, Failed, Item, SourceF
 
 @dataclass(frozen=True)
 class BucketSource:
-    """Reads the objects of a store whose keys begin with a prefix. Keys are ids."""
+    """The objects of a store whose keys begin with a prefix. Keys are ids."""
 
     store: BlobStore
     prefix: str
     max_bytes: int
 
     def read(self, cursor: Any) -> Iterator[Event]:
-        """Yield all objects; those that the store no longer has are not mentioned. Raises SourceFault."""
+        """Yield all objects, except objects deleted since they were listed. Raises SourceFault."""
         known = cursor if isinstance(cursor, dict) else {}
         versions: dict[str, str] = {}
         changed: list[BlobInfo] = []
@@ -31,7 +31,7 @@ class BucketSource:
                 if known.get(info.key) == _find_version(info):
                     versions[info.key] = _find_version(info)
                     yield Unchanged(info.key)
-                elif info.size_bytes:  # some programs mark folders with empty objects
+                elif info.size_bytes:  # Some programs mark folders with empty objects.
                     changed.append(info)
             for info, event in zip(changed, read_ahead(self._read_object, changed), strict=True):
                 if isinstance(event, Item):
@@ -44,13 +44,13 @@ class BucketSource:
         yield Complete()
 
     def _read_object(self, info: BlobInfo) -> Item | Failed | None:
-        """Return the object, or why it cannot be read; None if it was deleted since it was listed."""
+        """Return the object, or the reason why it cannot be read; None if it was deleted since it was listed."""
         too_long = Failed(info.key, f"longer than {self.max_bytes:,} bytes")
         if info.size_bytes > self.max_bytes:
             return too_long
         try:
             blob = self.store.get(info.key)
-        except ValueError as fault:  # a key that another program chose
+        except ValueError as fault:  # Another program chose this key.
             return Failed(info.key, str(fault))
         if blob is None:
             return None

@@ -1,4 +1,4 @@
-"""A command that prints its documents as JSON lines.
+"""A source that runs a command, which prints its documents as JSON lines.
 
 The command gets the cursor of its last run as one JSON line on standard input; `null` on the first run. It prints one
 object per line: a document (`id` and `text`, `path` or `url`), `deleted`, `cursor` or `complete`. A document is fetched
@@ -7,7 +7,7 @@ from its `url` unless the line has its text or path.
 Invariants
     Only whole, valid lines count. The first invalid line ends the run; the lines before it count.
     `complete` counts only if the command ends with status 0.
-    The command and its children end with the run and with this process, however this process ends.
+    The command and its children end with the run, and with this process, even if it is killed.
     Memory is bounded by the longest line, not by the output.
 """
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from pair import files
+from pair import files, system
 from pair.clock import Clock
 from pair.network import PageFault
 from pair.sources.contract import Complete, Cursor, Deleted, Event, Failed, Item, SourceFault
@@ -41,7 +41,7 @@ _POLL_SECONDS = 0.1
 _TAIL_BYTES = 2_000
 _TAIL_LINES = 5
 # A second process of the group waits for the end of a pipe that only we hold open, then kills the group. The kernel
-# closes the pipe when we die. The watcher is no child of the command, which may wait for all of its children.
+# closes the pipe when we die. The watcher is not a child of the command, which may wait for all of its children.
 _GUARD = '( {{ exec 3</dev/fd/{0}; read -r _ <&3; kill -9 0; }} </dev/null >/dev/null 2>&1 & ); exec "$@"'
 _EXPECTED = 'expected an object with "id" and "text", "path" or "url", or with "deleted", "cursor" or "complete"'
 
@@ -66,20 +66,20 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 @dataclass(frozen=True)
 class CommandSource:
-    """Runs a command in a folder. Relative paths that it prints are paths in this folder."""
+    """A command that runs in a folder. Relative paths that it prints are paths in this folder."""
 
     command: Sequence[str]
     folder: Path
     limit_seconds: float
-    """Limit of the time in which we wait for the command; the time that the caller needs does not count."""
+    """Maximum time to wait for the command; the time of the caller does not count."""
     max_bytes: int
     """Size limit of a document."""
     open_client: "Callable[[], PageClient]"
-    """Called for each document that the command gives by its URL."""
+    """A function that is called for each document that the command gives by its URL."""
     clock: Clock
 
     def read(self, cursor: Any) -> Iterator[Event]:
-        """Run the command and yield what it reports; of two lines about one id, the later counts."""
+        """Run the command and yield its events; of two lines about one id, the later counts."""
         is_complete = False
         with _start(self.command, self.folder, cursor) as process:
             output = _CommandOutput(process, self.clock, self.clock.monotonic() + self.limit_seconds)
@@ -144,7 +144,7 @@ def _parse(number: int, content: bytes) -> _Line:
 
 def _read_file(path: Path, max_bytes: int) -> bytes:
     """Read a regular file, at most one byte beyond the limit. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # does not wait for a pipe
+    descriptor = os.open(path, os.O_RDONLY | system.CLOSE_ON_EXEC | system.NON_BLOCKING)  # Do not wait for a pipe.
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("not a regular file")
@@ -162,7 +162,7 @@ def _describe(fault: OSError | ValueError) -> str:
 def _start(command: Sequence[str], folder: Path, cursor: Any) -> "Iterator[subprocess.Popen[bytes]]":
     """Run a command in a process group that ends with the block."""
     watched, held = os.pipe()
-    # From a file, the command may read the cursor late or not at all.
+    # The cursor comes from a file, so that the command may read it late or not at all.
     with open(watched), open(held, "w") as lifeline, tempfile.TemporaryFile() as standard_input:  # noqa: PTH123
         standard_input.write(json.dumps(cursor).encode() + b"\n")
         standard_input.seek(0)
@@ -220,7 +220,7 @@ class _CommandOutput:
             raise SourceFault(f"line {number} of the output does not end with a line feed, and may be cut")
 
     def describe_errors(self) -> str:
-        """Return the end of what the command wrote to standard error, behind a colon; an empty text for nothing."""
+        """Return a colon and the end of standard error of the command; "" if it wrote nothing."""
         lines = self.errors.decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
         text = " ".join(" ".join(lines).split())
         printable = "".join(character if character.isprintable() else "\ufffd" for character in text)
@@ -243,7 +243,7 @@ class _CommandOutput:
                 has_ended = self.process.poll() is not None
                 ready = selector.select(0 if has_ended else min(seconds, _POLL_SECONDS))
                 if has_ended and not ready:
-                    return  # another process, which the command started, keeps the pipe open
+                    return  # Another process, which the command started, keeps the pipe open.
                 for key, _ in ready:
                     if not (block := os.read(key.fd, _READ_BYTES)):
                         selector.unregister(key.fileobj)

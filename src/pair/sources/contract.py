@@ -1,4 +1,4 @@
-"""What a source reports when it is read, and how a source is read."""
+"""The events of a source, and the protocol to read a source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,22 +10,22 @@ class Item:
     """A document of the source, new or changed."""
 
     id: str
-    """Unique within the source. It stays the same when the document changes."""
+    """The id. It is unique within the source, and does not change with the document."""
     content: bytes
     name: str = ""
-    """Of its file, or the last part of its address. Its suffix says how the content is read."""
+    """The name of its file, or the last part of its URL. The suffix determines how the content is read."""
     content_type: str = ""
     charset: str | None = None
     title: str = ""
-    """Replaces the title in the content, unless it is empty."""
+    """A title that replaces the one in the content, unless it is empty."""
     url: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Added to the metadata in the content; on a conflict, this value counts."""
+    """Metadata to add to that of the content. On a conflict, this value counts."""
 
 
 @dataclass(frozen=True)
 class Unchanged:
-    """A document that is as the source reported it before."""
+    """A document that did not change since the source last reported it."""
 
     id: str
 
@@ -39,7 +39,7 @@ class Deleted:
 
 @dataclass(frozen=True)
 class Failed:
-    """A document that cannot be read now; what was stored of it stays."""
+    """A document that cannot be read now; its stored version is kept."""
 
     id: str
     reason: str
@@ -47,24 +47,24 @@ class Failed:
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where to continue: a JSON value that the next read gets. It counts if the read is applied up to here."""
+    """The position of the next read, as a JSON value. It is saved once all events before it are applied."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Complete:
-    """The source has reported all of its documents: those that it did not mention are deleted."""
+    """The end of a complete read: documents that the source did not report are deleted."""
 
 
 Event = Item | Unchanged | Deleted | Failed | Cursor | Complete
 
 
 class SourceFault(Exception):  # noqa: N818 - the reason why a source could not be read to its end
-    """The message says why. Events before it count; documents that were not mentioned stay."""
+    """A failed read, with the reason as message. Events before it count; documents that were not reported are kept."""
 
 
 class Source(Protocol):
     def read(self, cursor: Any) -> Iterator[Event]:
-        """Yield what changed since the cursor of the last read; None for the first. Raises SourceFault."""
+        """Yield the changes since the cursor of the last read; None for the first read. Raises SourceFault."""
         ...

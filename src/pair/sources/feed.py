@@ -1,4 +1,4 @@
-"""A feed (RSS, Atom, RDF): its entries are documents. Entries that leave the feed stay.
+"""A source of entries in a feed (RSS, Atom, RDF). Entries that leave the feed are kept.
 
 The cursor holds the validators of the feed, and the digests of the entries in it.
 """
@@ -27,7 +27,7 @@ _XHTML = "{http://www.w3.org/1999/xhtml}"
 
 @dataclass(frozen=True)
 class FeedSource:
-    """Reads the feed at `url`. An entry without content is read from the page that it links to."""
+    """The feed at `url`. An entry without content is read from the page that it links to."""
 
     url: str
     client: PageClient
@@ -40,7 +40,7 @@ class FeedSource:
         if answer.status == 304:
             return
         digests: dict[str, str] = {}
-        # With validators, the next read would not try again what failed.
+        # With validators, the next read would not retry the failed entries.
         validators = {"etag": answer.etag, "last_modified": answer.last_modified}
         for entry in self._list_entries(answer.body):
             digest = hashlib.sha256(tostring(entry)).hexdigest()[:32]
@@ -85,7 +85,7 @@ class FeedSource:
 
     def _read_entry(self, entry: Element, base: str) -> Item | None:
         """Return an entry, without content if the feed has none; None for an entry with neither content nor link."""
-        own = entry.tag.removesuffix("item").removesuffix("entry")  # the namespace
+        own = entry.tag.removesuffix("item").removesuffix("entry")  # The namespace.
         link = next((each for each in entry.findall(f"{own}link") if each.get("rel", "alternate") == "alternate"), None)
         url = ""
         with contextlib.suppress(ValueError):
@@ -115,7 +115,7 @@ def _read_content(element: Element) -> tuple[str, str]:
 
 
 def _read_day(text: str) -> str:
-    """Return the day of a date in the form of RSS or of Atom; an empty text for any other."""
+    """Return the day of a date in the form of RSS or of Atom; "" for any other text."""
     with contextlib.suppress(ValueError):
         return datetime.date.fromisoformat(text.strip()[:10]).isoformat()
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""What the sources on the web share: requests, reasons, XML without entities, and the links of a page."""
+"""Shared parts of web sources: requests, error reasons, XML without entities, and links of a page."""
 
 import re
 import zlib
@@ -25,11 +25,11 @@ _MARKDOWN_LINK = re.compile(
 _GZIP_MAGIC = b"\x1f\x8b"
 _DEEPEST = 100
 _MOST_PARTS = 2_000_000
-"""Elements and attributes: a sitemap has at most 50,000 addresses."""
+"""Maximum number of elements and attributes; a sitemap has at most 50,000 URLs."""
 
 
 def describe_page_fault(fault: PageFault) -> str:
-    """Return the reason of a failed request, with the setting that would allow it."""
+    """Return the reason why a request failed, with the setting that would allow it."""
     hint = "; kb.allow_private_addresses: true allows it" if isinstance(fault.__cause__, RefusedAddress) else ""
     return f"{fault}{hint}"
 
@@ -40,7 +40,7 @@ def find_name(url: str) -> str:
 
 
 def parse_xml(content: bytes, max_bytes: int) -> Element:
-    """Parse XML, also packed with gzip. Names have the form `{namespace}name`. Raises ValueError.
+    """Parse XML, which may be compressed with gzip. Names have the form `{namespace}name`. Raises ValueError.
 
     A document that declares entities is refused: a few entities can expand to gigabytes, or to local files.
     """

@@ -1,6 +1,6 @@
-"""The rules of `robots.txt` (RFC 9309), and URLs as they are compared with them.
+"""The rules of `robots.txt` (RFC 9309), and the form of URLs that is compared with them.
 
-The parser of the standard library knows no wildcards, and takes the first rule that matches instead of the longest.
+The parser of the standard library has no wildcards, and uses the first matching rule instead of the longest.
 """
 
 import re
@@ -14,7 +14,7 @@ _UNRESERVED = frozenset(f"{string.ascii_letters}{string.digits}-._~")
 
 
 def normalise_escapes(text: str) -> str:
-    """Return a path or query with one spelling: letters unescaped, other escapes in upper case, no other characters."""
+    """Normalise escapes: unescape unreserved characters, write other escapes in upper case, escape the rest."""
     return _ESCAPE.sub(_normalise_escape, text)
 
 
@@ -27,10 +27,10 @@ def _normalise_escape(found: re.Match[str]) -> str:
 
 @dataclass
 class Robots:
-    """What a site allows us, and where it says its sitemaps are."""
+    """The rules of a site for our crawler, and the URLs of its sitemaps."""
 
     rules: list[tuple[str, bool]] = field(default_factory=list)
-    """Patterns, and whether they allow a path."""
+    """Patterns, each with whether it allows a path."""
     delay_seconds: float = 0.0
     sitemaps: list[str] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class Robots:
 
 
 def parse_robots(text: str) -> Robots:
-    """Return the rules of the group for us, or else of the group for all."""
+    """Return the rules of the group for our crawler, or else of the group for all crawlers."""
     groups: dict[str, Robots] = {}
     agents: list[str] = []
     sitemaps: list[str] = []
@@ -74,7 +74,7 @@ def _add_rule(group: Robots, key: str, value: str) -> None:
 
 
 def _matches(pattern: str, path: str) -> bool:
-    """Compare step by step: a regular expression with many wildcards could take hours."""
+    """Return whether a pattern matches. A regular expression with many wildcards could take hours."""
     is_anchored = pattern.endswith("$")
     first, *parts = pattern.removesuffix("$").split("*")
     if not path.startswith(first):

@@ -1,7 +1,7 @@
-"""A site: its pages below one address, found by sitemaps, `llms.txt` and links.
+"""A source of the pages of a site below one URL, found by sitemaps, `llms.txt` and links.
 
-The cursor holds all pages that were found, with the validators of those that were fetched. The next crawl visits them
-again: a page that did not change is not asked for its links, and a page stays for as long as the site has it.
+The cursor holds all pages that were found, with the validators of the fetched ones. The next crawl visits them again.
+The links of an unchanged page are not read, and a page stays as long as the site has it.
 
 Invariants
     Every request goes through the page client, which checks addresses. Redirects to another site are not followed.
@@ -32,9 +32,9 @@ from pair.sources.robots import Robots, normalise_escapes, parse_robots
 from pair.web.pages import PageAnswer, PageClient
 
 _PAGES_AHEAD = 4
-"""Requests that are running or wait to be handled, as a multiple of the connections."""
+"""Maximum number of requests that run or wait, as a multiple of the connections."""
 _FOUND_AHEAD = 10
-"""Pages that are remembered, as a multiple of the page limit."""
+"""Maximum number of known pages, as a multiple of the page limit."""
 _MOST_SITEMAPS = 100
 _MOST_SITEMAP_BYTES = 50_000_000
 _LONGEST_URL = 2_000
@@ -44,11 +44,11 @@ _RETRIES = 2
 _BUSY = frozenset({429, 503})
 _GONE = frozenset({404, 410})
 _MOST_SILENT = 10
-"""Requests in a row without an answer, after which the site counts as unreachable."""
+"""Number of failed requests in a row after which the site counts as unreachable."""
 _QUERY_SHARE = 10
-"""Divides the page limit: the share of one path with different queries, such as a calendar."""
+"""Divisor of the page limit, for pages of one path with different queries, such as a calendar."""
 _MOST_REPEATED = 3
-"""How often a part may occur in one path. More of them come from relative links that lead nowhere."""
+"""Maximum number of times that a part may occur in one path. More come from broken relative links."""
 _SESSION = re.compile(
     r"(phpsessid|jsessionid|aspsessionid\w*|session_?id|utm_\w+|gclid|fbclid|msclkid)(=.*)?|sid=\w{16,}", re.IGNORECASE
 )
@@ -63,18 +63,18 @@ _MEDIA_SUFFIXES = re.compile(
 
 @dataclass(frozen=True)
 class SiteLimits:
-    """How far and how fast a site is crawled."""
+    """Limits of the size and the speed of a crawl."""
 
     max_pages: int = 5_000
     max_depth: int = 10
-    """Number of links from the start page, a sitemap or `llms.txt` to a page."""
+    """Maximum number of links from the start page, a sitemap or `llms.txt` to a page."""
     connections: int = 6
     limit_seconds: float = 3600.0
 
 
 @dataclass(frozen=True)
 class SiteSource:
-    """Crawls the pages below `url`. If `url` is a sitemap (`.xml`, `.xml.gz`), only the pages that it lists."""
+    """The pages below `url`; for a sitemap (`.xml`, `.xml.gz`), only the pages that it lists."""
 
     url: str
     client: PageClient
@@ -82,7 +82,7 @@ class SiteSource:
     clock: Clock
 
     def read(self, cursor: Any) -> Iterator[Event]:
-        """Crawl the site, and yield its pages with their URLs as ids. Raises SourceFault, also at a limit."""
+        """Crawl the site, and yield its pages with their URLs as ids. Raises SourceFault, including at a limit."""
         crawl = _Crawl(self, cursor)
         try:
             yield from crawl.run()
@@ -102,7 +102,7 @@ class _Scope:
     prefix: str
 
     def normalise(self, url: str) -> str:
-        """Return the one spelling of a URL of this site; an empty text for any other URL."""
+        """Return the normal form of a URL of this site; "" for any other URL."""
         try:
             parts = urlsplit(url)
             if len(url) > _LONGEST_URL or parts.scheme not in {"http", "https"} or _find_netloc(parts) != self.netloc:
@@ -132,7 +132,7 @@ def _find_scope(url: str) -> _Scope:
 
 
 def _find_netloc(parts: SplitResult) -> str:
-    """Return the host, and its port unless it is the usual one. Raises ValueError."""
+    """Return the host, with its port unless it is the default. Raises ValueError."""
     host, port = (parts.hostname or "").rstrip("."), parts.port
     if not host or parts.username is not None:
         raise ValueError("it needs a host, and no user name")
@@ -142,7 +142,7 @@ def _find_netloc(parts: SplitResult) -> str:
 
 
 def _key(url: str) -> str:
-    """Return what a page is recognised by: most sites serve one page with and without a slash at the end."""
+    """Return the key of a page: most sites serve one page with and without a slash at the end."""
     return url.rstrip("/")
 
 
@@ -150,7 +150,9 @@ def _key(url: str) -> str:
 
 
 class _LeavesSite(Exception):  # noqa: N818 - an outcome of a request
-    """A redirect to a page that is not part of the site, or that `robots.txt` forbids. The message is its origin."""
+    """A redirect to a page that is not part of the site, or that `robots.txt` forbids. The message is the origin of the
+    target.
+    """
 
 
 class _Known(msgspec.Struct, array_like=True):
@@ -158,11 +160,11 @@ class _Known(msgspec.Struct, array_like=True):
 
     depth: int
     digest: str = ""
-    """Of its content; empty for a page that was found, but not fetched."""
+    """The hash of its content; empty for a page that was found, but not fetched."""
     etag: str | None = None
     last_modified: str | None = None
     canonical: str = ""
-    """The page that has the content of this page; empty if it is this page."""
+    """The URL of the page with the same content; empty if there is no other."""
 
 
 _Visit = tuple[PageAnswer, list[str], str]
@@ -259,7 +261,7 @@ class _Crawl:
         yield from self._handle(start, 0, visit)
 
     def _list_sitemaps(self, urls: list[str], *, is_needed: bool) -> Iterator[str]:
-        """Yield the pages that sitemaps list, and those that sitemaps of sitemaps list.
+        """Yield the pages that sitemaps list, directly or through sitemap indexes.
 
         A sitemap that exists but cannot be read is a fault if it is needed, else a problem of the report.
         """
@@ -270,7 +272,7 @@ class _Crawl:
             url, is_missing = queue.popleft(), False
             try:
                 answer = self._get(url, client=client)
-                is_missing = answer.content_type in HTML_TYPES  # many sites answer with a page for every address
+                is_missing = answer.content_type in HTML_TYPES  # Many sites answer with a page for every URL.
                 root = parse_xml(answer.body, _MOST_SITEMAP_BYTES)
             except (PageFault, ValueError) as fault:
                 reason = describe_page_fault(fault) if isinstance(fault, PageFault) else str(fault)
@@ -340,7 +342,7 @@ class _Crawl:
 
         answer = self._get(url, self._known.get(url), check_redirect)
         if answer.status == 304 and self._scope.normalise(answer.url) != url:
-            answer = self._get(url, None, check_redirect)  # another page has the same validator
+            answer = self._get(url, None, check_redirect)  # Another page has the same validator.
         return answer, *find_links(answer.body, answer.content_type, answer.charset, answer.url)
 
     def _get(
@@ -350,7 +352,7 @@ class _Crawl:
         check_redirect: Callable[[str], None] = lambda url: None,
         client: PageClient | None = None,
     ) -> PageAnswer:
-        """Send a request when the site may get one; wait and repeat it if the site is busy. Raises PageFault."""
+        """Send a request when the rate limit allows; wait and repeat it if the site is busy. Raises PageFault."""
         etag, last_modified = (known.etag, known.last_modified) if known else (None, None)
         for attempt in range(_RETRIES + 1):
             self._wait()
@@ -368,7 +370,7 @@ class _Crawl:
         raise AssertionError("the last attempt returns or raises")
 
     def _wait(self) -> None:
-        """Wait until the next request may start; all threads share one row."""
+        """Wait until the next request may start. All threads share one queue."""
         with self._lock:
             now = self._clock.monotonic()
             starts_at = max(now, self._free_at)
@@ -378,7 +380,7 @@ class _Crawl:
     # ── results ────────────────────────────────────────────────────────────────────────────────────
 
     def _handle_fault(self, url: str, depth: int, fault: PageFault) -> Iterator[Event]:
-        """Report a page that could not be fetched. Raises SourceFault if the site should not be asked any more."""
+        """Report a page that could not be fetched. Raises SourceFault if the crawl should stop."""
         reason, known = describe_page_fault(fault), self._known.get(url, _Known(depth))
         if fault.status in _BUSY and (fault.retry_after_seconds or 0) > _LONGEST_WAIT_SECONDS:
             raise SourceFault(f"{reason}; the site asks to retry in {fault.retry_after_seconds:.0f} s") from fault
@@ -412,7 +414,7 @@ class _Crawl:
             self._add(page.canonical, depth)
             self._pages[final] = page
         elif page.digest in self._digests:
-            self._pages[final] = _Known(depth)  # fetched again next time: the other page may be gone
+            self._pages[final] = _Known(depth)  # Fetch it again next time, because the other page may be gone.
         elif not answer.content_type.startswith(_MEDIA_TYPES):
             self._digests.add(page.digest)
             self._pages[final] = page
@@ -424,7 +426,7 @@ class _Crawl:
     def _choose_canonical(self, url: str, canonical: str) -> str:
         """Return the canonical URL if it is another page of the site.
 
-        A start page that all pages name is a mistake of the site, which would leave nothing but this page.
+        If all pages name the start page, the site has a mistake, and following it would drop all other pages.
         """
         canonical = self._scope.normalise(canonical)
         path = urlsplit(canonical).path

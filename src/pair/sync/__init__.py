@@ -1,1 +1,1 @@
-"""What changed since last time? Files and URLs, their summaries, and a readable index of them."""
+"""Sync: changes of files, URLs and collections, their summaries, and a readable index."""

@@ -46,7 +46,7 @@ class CollectionSettings:
     include: tuple[str, ...] = ()
     """Patterns of files to read; without any, all files."""
     exclude: tuple[str, ...] = ()
-    """Patterns of files and folders to leave out."""
+    """Patterns of files and folders to skip."""
     ignore_case: bool = False
     """Whether `include` and `exclude` match regardless of case."""
     ignore_files: bool = True
@@ -87,10 +87,10 @@ class CollectionSettings:
 
     @property
     def is_source(self) -> bool:
-        """True if the documents are items of a source, rather than files or single URLs."""
+        """Whether the documents are items of a source, not files or single URLs."""
         return self.kind not in {"path", "links"}
 
     @property
     def definition(self) -> str:
-        """A hash that changes when documents are read from elsewhere. It tells nothing about the address."""
+        """A hash that changes with the origin of the documents, and does not reveal it."""
         return hashlib.sha256(f"{self.kind}\0{self.address}".encode()).hexdigest()[:32]

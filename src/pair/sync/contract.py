@@ -1,4 +1,4 @@
-"""What you may implement: the source of pages, and observers of a run."""
+"""Protocols that you may implement: the source of pages, and observers of a run."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -17,7 +17,7 @@ class FetchedPage:
 
 
 class NotModified:
-    """HTTP 304."""
+    """The result for HTTP 304."""
 
 
 class Pages(Protocol):
@@ -30,7 +30,7 @@ class Pages(Protocol):
 
 @runtime_checkable
 class SyncObserver(Protocol):
-    """Receives the messages and the progress of a sync."""
+    """An observer of the messages and the progress of a sync."""
 
     def say(self, text: str) -> None:
         """Show a message to the user."""

@@ -1,4 +1,4 @@
-"""Folders, links files and other collections as the current set of sources."""
+"""Discovery: the current set of sources, from folders, links files and other collections."""
 
 import dataclasses
 import hashlib
@@ -17,6 +17,9 @@ from pair.sync.rules import FileSeen, matches_pattern, parse_links
 from pair.sync.state import LlmsFile, SyncState, read_collection
 from pair.values import redact_url
 
+QUESTIONS_NAME = "questions.jsonl"
+"""Test questions of a KB, in its folder. The file is not a document: a search would find the question itself."""
+
 _Half = TypeVar("_Half")
 
 
@@ -24,18 +27,18 @@ _Half = TypeVar("_Half")
 class FoundFiles:
     files: dict[str, FileSeen]
     skipped: dict[str, str]
-    """Why something that looks like a file is none, by path."""
+    """The reasons why entries are not sources, by path."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Why a folder or a file cannot be read, by path: its former content may still exist."""
+    """The reasons why folders or files cannot be read, by path. Their former content may still exist."""
     excluded: Counter[str] = field(default_factory=Counter)
-    """How many files and folders each rule excluded."""
+    """Number of files and folders that each rule excluded."""
 
     def may_hold(self, path: str) -> bool:
-        """Return whether this file exists, or is in a place that could not be read."""
+        """Return whether this file exists, or is in a folder that could not be read."""
         return path in self.files or any(path == name or path.startswith(f"{name}/") for name in self.unreadable)
 
     def fingerprint(self) -> str:
-        """Changes when a file comes, goes, or changes in size or time."""
+        """Return a hash that changes when a file is added, removed, or changed in size or time."""
         lines = [f"{path}\0{seen.size_bytes}\0{seen.mtime_ns}" for path, seen in self.files.items()]
         lines += [*self.skipped, *(f"unreadable {path}" for path in self.unreadable)]
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
@@ -104,7 +107,7 @@ class _Walk:
 
 
 def find_files(folder: Path, *, others: frozenset[str] = frozenset()) -> FoundFiles:
-    """Return the files below the folder by relative path, but for hidden ones and links that lead out of it.
+    """Return the files below the folder by relative path, except hidden ones and links that lead out of it.
 
     `others`: folders of other collections, which are not entered.
     """
@@ -124,7 +127,7 @@ def _find_below(prefix: str, walk: _Walk, selection: FileSelection | None) -> Fo
 
 
 def _note_unreadable(path: str, fault: OSError, listing: FoundFiles) -> None:
-    """Note a path that cannot be read. A file that was deleted during the listing is no fault."""
+    """Note a path that cannot be read. A file that was deleted during the listing is not a fault."""
     if not isinstance(fault, FileNotFoundError | NotADirectoryError):
         listing.unreadable[path] = f"cannot be read: {files.describe_os_error(fault)}"
 
@@ -140,10 +143,12 @@ def find_name_fault(name: str, what: str = "name") -> str | None:
 
 
 def find_entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | None:
-    """Return why an entry of a folder is no source: its path cannot be a line of the index, or it leads elsewhere."""
+    """Return why an entry of a folder is not a source: its path cannot be a line of the index, or it is a bad link."""
     fault = find_name_fault(path)
     if fault is not None:
         return fault
+    if entry.name == QUESTIONS_NAME and os.path.dirname(entry.path) == root:  # noqa: PTH120
+        return "test questions are no document; to ask them: pair test"
     if not entry.is_symlink():
         return None
     real = os.path.realpath(entry.path)
@@ -155,7 +160,7 @@ def find_entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | Non
 
 
 def find_addresses(path: Path) -> dict[str, str]:
-    """Return the URLs of the links file with their credentials, by what they are called; raises FileNotFoundError."""
+    """Return the URLs of the links file with their credentials, by their ids. Raises FileNotFoundError."""
     addresses: dict[str, str] = {}
     for url in parse_links(path.read_text(encoding="utf-8", errors="replace")):
         addresses.setdefault(redact_url(url), url)
@@ -164,7 +169,7 @@ def find_addresses(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class NamedCollection:
-    """A collection of the KB that is synced, and where it is."""
+    """A collection of the synced KB, and its path."""
 
     name: str
     collection: CollectionSettings
@@ -173,7 +178,7 @@ class NamedCollection:
     where: str = "kb.collections"
     """The line of the configuration."""
     fault: str = ""
-    """Why it cannot be read: then its documents stay."""
+    """The reason why it cannot be read; its documents are kept."""
 
     @property
     def prefix(self) -> str:
@@ -181,7 +186,7 @@ class NamedCollection:
         return f"{self.name}/"
 
     def make_selection(self) -> FileSelection:
-        """Return the rules about its files, with those of ignore files above the folder."""
+        """Return the rules about its files, including the rules of ignore files above the folder."""
         given, start = self.collection, len(self.prefix)
         include, exclude = (
             make_rules(((text, self.where) for text in patterns), ignore_case=given.ignore_case)._replace(start=start)
@@ -195,7 +200,7 @@ class NamedCollection:
 
 @dataclass(frozen=True)
 class SyncPaths:
-    """Where things are; a place that the user named must be there, one by default may be missing."""
+    """The paths of a sync. A path that the user named must exist; a default path may be missing."""
 
     sources_dir: Path
     links_file: Path
@@ -207,9 +212,9 @@ class SyncPaths:
     llms: LlmsFile | None = None
     collections: tuple[NamedCollection, ...] = ()
     is_named_only: bool = False
-    """Whether named collections alone feed the KB: then sources folder and links file mean nothing."""
+    """Whether only named collections feed the KB; the sources folder and the links file are then ignored."""
     own_files: tuple[Path, ...] = ()
-    """Files that are no documents, wherever they are."""
+    """Files that are never documents."""
 
     @property
     def lock(self) -> Path:
@@ -222,7 +227,7 @@ class SyncPaths:
 
     @property
     def folders(self) -> dict[str, Path]:
-        """The folders of all collections by name; that of `kb.sources_dir` has no name."""
+        """The folders of all collections by name; the one of `kb.sources_dir` has no name."""
         named = {
             each.name: each.path
             for each in self.collections
@@ -231,13 +236,13 @@ class SyncPaths:
         return named if self.is_named_only else {"": self.sources_dir, **named}
 
     def describe_collections(self) -> str:
-        """Changes when a collection does."""
+        """Return a hash that changes when a collection changes."""
         return "".join(f"\n{each.name} {each.collection} {each.fault}" for each in self.collections)
 
 
 @dataclass(frozen=True)
 class Discovered:
-    """The current source set. None for a half that is not there, or of which a fault tells why nothing is known."""
+    """The current source set. Files or URLs are None if they are missing, or a fault says why they are unknown."""
 
     files: FoundFiles | None
     urls: list[str] | None
@@ -257,7 +262,7 @@ class Discovered:
         return hashlib.sha256("\n".join([conditions, files_part, *urls]).encode()).hexdigest()
 
     def owners(self) -> dict[str, str]:
-        """Return each URL with the name of its collection; that of the links file has no name."""
+        """Return each URL with the name of its collection; empty for URLs of the links file."""
         owners = dict.fromkeys(self.urls or (), "")
         for name, found in self.collections.items():
             owners = dict.fromkeys(found.urls, name) | owners
@@ -277,7 +282,7 @@ class Discovered:
         return every
 
     def may_hold(self, path: str) -> bool:
-        """Return whether a path may be in a folder, and not only in what is remembered of it."""
+        """Return whether a path may still be in a folder."""
         name = path.partition("/")[0]
         if name in self.collections:
             found = self.collections[name]
@@ -287,7 +292,7 @@ class Discovered:
 
 @dataclass(frozen=True)
 class FoundCollection:
-    """What a named collection has now. With a fault, nothing is known of it."""
+    """The current content of a named collection; unknown if there is a fault."""
 
     files: FoundFiles = field(default_factory=lambda: FoundFiles({}, {}))
     urls: tuple[str, ...] = ()
@@ -295,7 +300,7 @@ class FoundCollection:
     fault: str = ""
 
     def holds(self, source_id: str, source_type: str) -> bool:
-        """Return whether a source of this type may still be there."""
+        """Return whether a source of this type may still exist."""
         if self.fault:
             return True
         if source_type == "file":
@@ -304,7 +309,7 @@ class FoundCollection:
 
 
 def discover(paths: SyncPaths) -> Discovered:
-    """Raises ELOOP for a link that leads to the usual folder of sources: a user who has one names it."""
+    """Return the current source set. Raises ELOOP if the default sources folder is a link; a named one may be."""
     listing, files_fault, addresses, urls_fault = None, "", None, ""
     roots = {each.name: os.path.realpath(each.path) for each in paths.collections if each.path is not None}
     if not paths.is_named_only:
@@ -344,14 +349,14 @@ def _find_collection(each: NamedCollection, paths: SyncPaths, roots: Mapping[str
 
 
 def _drop_own_files(listing: FoundFiles, paths: SyncPaths, folder: Path, prefix: str = "") -> None:
-    """Drop files that we write or are configured by. The relative path of a file elsewhere leads out."""
+    """Drop files that pair writes or reads as configuration, if they are in the listing."""
     for path in (*([paths.llms.path] if paths.llms is not None else []), *paths.own_files):
         own = os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118
         listing.files.pop(prefix + os.path.relpath(own, os.path.realpath(folder)).replace(os.sep, "/"), None)
 
 
 def _refuse_shared_ids(sources: Discovered, paths: SyncPaths) -> Discovered:
-    """Make a collection a fault if one of its files has the id of a file of `kb.sources_dir`."""
+    """Report a fault of a collection if one of its files has the id of a file of `kb.sources_dir`."""
     known = sources.files.files if sources.files is not None else {}
     found = dict(sources.collections)
     for name, each in found.items():
@@ -372,7 +377,7 @@ def _look(find: Callable[[Path], _Half], path: Path) -> tuple[_Half | None, str]
 
 
 def choose_refreshed(sources: Discovered, paths: SyncPaths, pattern: str | None) -> frozenset[str]:
-    """Return the URLs and the names of sources that match the pattern; none without one.
+    """Return the URLs and the names of sources that match the pattern; none without a pattern.
 
     Raises E104 for a pattern that matches nothing.
     """
@@ -390,7 +395,7 @@ def choose_refreshed(sources: Discovered, paths: SyncPaths, pattern: str | None)
 
 
 def find_gone(sources: Discovered, state: SyncState) -> set[str]:
-    """Return the ids of records whose source is no longer there."""
+    """Return the ids of records whose source no longer exists."""
     gone: set[str] = set()
     unnamed: dict[str, Mapping[str, Any]] = {}
     for source_id, value in state.sources.items():
@@ -409,7 +414,7 @@ def find_gone(sources: Discovered, state: SyncState) -> set[str]:
 
 
 def classify_missing(sources: Discovered, paths: SyncPaths, state: SyncState) -> Discovered:
-    """Make a half that is missing empty, or a fault: then nothing of it may be deleted."""  # sync-50
+    """Treat a missing folder or links file as empty, or as a fault, which keeps its documents."""  # sync-50
     if sources.files is None and not sources.files_fault:
         if not paths.is_named_only and (paths.is_sources_dir_named or state.has_unnamed_files()):
             fault = errors.sync_place_missing("sources folder", str(paths.sources_dir)).message

@@ -1,4 +1,4 @@
-"""Why a path or URL is a source or not: the rule that decides, and where it was written."""
+"""Explanations why a path or URL is a source or not: the rule that decides, and its place."""
 
 import os
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from pair.sync.store import read_state
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one collection does with a path or URL."""
+    """The decision of one collection about a path or URL."""
 
     kb: str
     collection: str
-    """Empty for `kb.sources_dir` and the links file."""
+    """The name of the collection; empty for `kb.sources_dir` and the links file."""
     source_id: str
     is_included: bool
     reason: str
@@ -29,9 +29,9 @@ class Explanation:
 
 
 def explain(kb: str, paths: SyncPaths, target: str, max_bytes: int) -> list[Explanation]:
-    """Return what the collections of a KB do with a path, a URL, or a document id. Raises E102, E010.
+    """Return the decisions of the collections of a KB about a path, a URL or a document id. Raises E102, E010.
 
-    The list is empty if no collection of this KB has anything to do with the target.
+    The list is empty if no collection of this KB covers the target.
     """
     with files.storage_errors():
         state = read_state(paths.cache)
@@ -80,7 +80,7 @@ class _PathExplainer:
         return {name: os.path.realpath(folder) for name, folder in self.paths.folders.items()}
 
     def explain(self, name: str, place: str) -> Explanation:
-        """Return what a collection does with a path below its folder."""
+        """Return the decision of a collection about a path below its folder."""
         root = self.roots[name]
         named = next((each for each in self.paths.collections if each.name == name), None)
         below = os.path.relpath(place, root).replace(os.sep, "/")

@@ -1,8 +1,8 @@
-"""Collections that are read through a source: what it reports becomes records, texts and a cursor.
+"""Collections that are read through a source: its events become records, texts and a cursor.
 
 Invariants
-    The cursor is in the journal after all that was reported before it: a killed run repeats, and loses nothing.
-    A document that a source does not mention stays, unless the source reported all of its documents.
+    The cursor enters the journal after all events before it, so a killed run may repeat events, but loses none.
+    A document that a source does not report is kept, unless the source reported all of its documents.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ Change = Literal["new", "changed"]
 
 @dataclass(frozen=True)
 class ItemParts:
-    """What the sources of a run share."""
+    """The parts that all sources of a run share."""
 
     settings: SyncSettings
     store: StateStore
@@ -36,34 +36,34 @@ class ItemParts:
     counts: SyncCounts
     clock: Clock
     owners: frozenset[str]
-    """URLs of links files: no source owns them."""
+    """URLs of links files, which no source may own."""
     summarise: Callable[[str, Change], None]
-    """Called for each item that wants a summary."""
+    """A function that is called for each item that needs a summary."""
     must_stop: Callable[[], bool]
 
 
 @dataclass
 class SourceSync:
-    """Applies what one source reports."""
+    """The sync of one source."""
 
     named: NamedCollection
     parts: ItemParts
     _cursor: object = None
     _mentioned: set[str] = field(default_factory=set)
     _touched: set[str] = field(default_factory=set)
-    """Items that were counted as other than unchanged."""
+    """Items that were counted, and are not unchanged."""
     _failed: set[str] = field(default_factory=set)
 
     def read(self, open_source: Callable[[NamedCollection], Source], *, ignore_cursor: bool) -> set[str]:
-        """Read the source from its cursor. Return what failed: items, and the collection itself.
+        """Read the source from its cursor. Return the faults of items and of the collection itself.
 
-        What it reports before a fault counts.
+        Events before a fault count.
         """
         parts, name = self.parts, self.named.name
         known = parts.store.state.cursors.get(name, {})
         items = {source_id: value for source_id, value in parts.store.state.sources.copy().items() if "item" in value}
         items = {source_id: value for source_id, value in items.items() if read_collection(value) == name}
-        # What lost its text must be reported again.
+        # An item that lost its text must be reported again.
         is_whole = all(map(parts.copies.exists, items))
         if not ignore_cursor and is_whole and known.get("definition") == self.named.collection.definition:
             self._cursor = known.get("value")
@@ -78,10 +78,11 @@ class SourceSync:
             problem = str(fault)
         except errors.PairError as fault:
             problem = fault.message
+        is_waiting = not problem or bool(items or self._mentioned)  # Every run tries a new source, like a new URL.
         if problem:
             self._fail(name, problem)
         parts.counts.add("unchanged", len(before - self._touched))
-        self._save_cursor(problem, is_finished=True)
+        self._save_cursor(problem, is_finished=is_waiting)
         return self._failed
 
     def _save_cursor(self, problem: str = "", *, is_finished: bool) -> None:
@@ -108,7 +109,7 @@ class SourceSync:
                 self._apply_item(event)
 
     def _make_id(self, item_id: str) -> str:
-        """Return the id of a document: an address is the same in every collection."""
+        """Return the id of a document: a URL has the same id in every collection."""
         return item_id if item_id.startswith(("http://", "https://")) else f"{self.named.name}/{item_id}"
 
     def _apply_item(self, item: Item) -> None:
@@ -157,7 +158,7 @@ class SourceSync:
         parts.summarise(source_id, change)
 
     def _find_other_owner(self, source_id: str) -> str | None:
-        """Return why an item is not one of this collection."""
+        """Return why an item does not belong to this collection."""
         if source_id in self.parts.owners:
             return "a links file lists it"
         value = self.parts.store.state.sources.get(source_id)
@@ -187,7 +188,7 @@ class SourceSync:
 
 
 def move_renamed(collections: Sequence[NamedCollection], store: StateStore, copies: PageCache) -> None:
-    """Move the items and the cursor of a source that has another name now: it need not be read again.
+    """Move the items and the cursor of a renamed source, which then need not be read again.
 
     The cursor moves last, so that the run after a killed one moves the rest.
     """

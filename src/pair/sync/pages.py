@@ -1,4 +1,4 @@
-"""Pages of the web: one conditional request, then the reader that reads files, too."""
+"""Web pages: one conditional request, then the same reader as for files."""
 
 import contextlib
 import importlib.util
@@ -24,7 +24,7 @@ _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class WebPages:
-    """Fetches pages; with a browser, the text is taken from what it makes of a changed page.
+    """A fetcher of pages. With a browser, the text comes from the rendered page.
 
     The network and the browser are loaded with the first page.
     """
@@ -51,7 +51,7 @@ class WebPages:
 
         with self._lock:
             client = self._client = self._client or self._open()
-        address = self._addresses.get(url, url)  # a source is known without the credentials that its page needs
+        address = self._addresses.get(url, url)  # The id of a source lacks the credentials that its page needs.
         try:
             answer = client.get(address, etag=etag, last_modified=last_modified, validated_at=validated_at)
             if answer.status == 304:
@@ -68,7 +68,7 @@ class WebPages:
             raise
         except UnreadableDocument as fault:
             raise PageFault(str(fault)) from fault
-        # The path and query of a redirect may be secrets; the origin is all that is needed.
+        # The path and query of a redirect may be secrets; only the origin is needed.
         origin = _find_origin(answer.url)
         validated_at = origin if origin != _find_origin(address) else None
         return FetchedPage(reading, answer.etag, answer.last_modified, len(answer.body), validated_at=validated_at)

@@ -1,7 +1,7 @@
-"""Which entries of a folder are sources: `include` and `exclude` patterns, `.gitignore` and `.pairignore` files.
+"""Selection of the files of a folder: `include` and `exclude` patterns, `.gitignore` and `.pairignore` files.
 
-Patterns have the syntax and meaning of gitignore. An entry is matched alone, while its folder is listed, as git does:
-an excluded folder is never listed, and no pattern can include what is below it.
+Patterns have the syntax and meaning of gitignore. As in git, entries are matched while their folder is listed. So an
+excluded folder is never listed, and no pattern can include a file below it.
 """
 
 import functools
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 IGNORE_FILES = (".gitignore", ".pairignore")
-"""Those of a folder, in the order of their weight: the last one decides."""
+"""The ignore files of a folder; the last one has the highest precedence."""
 _MOST_IGNORE_BYTES = 1_000_000
 _TRAILING_SPACE = re.compile(r"(?<!\\)\s+$")
 
@@ -22,14 +22,14 @@ class Rule(NamedTuple):
     """A pattern, and the place where it was read."""
 
     matches: Callable[[str], object]
-    """Matches the whole name of an entry, or its whole path if the pattern has a slash."""
+    """An expression for the whole name of an entry, or for its whole path if the pattern has a slash."""
     is_negated: bool
     is_for_folders: bool
     is_for_paths: bool
     text: str
     where: str
     folders: str
-    """Expression of the folders that may hold a match, from the folder of the pattern on."""
+    """An expression for the folders that may contain a match, relative to the folder of the pattern."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}"
@@ -40,9 +40,9 @@ class RuleSet(NamedTuple):
 
     rules: tuple[Rule, ...]
     start: int = 0
-    """Patterns match paths from this character on: below the folder of the ignore file."""
+    """The first character of a path that patterns match: after the folder of the ignore file."""
     above: str = ""
-    """What comes before the path, for an ignore file above the folder of the collection."""
+    """The prefix of paths, for an ignore file above the folder of the collection."""
 
     def find(self, path: str, name: str, *, is_folder: bool) -> Rule | None:
         """Return the rule that decides about an entry."""
@@ -124,7 +124,7 @@ def _translate_part(part: str) -> str:
             made.append(f"[{listed}]")
             position = end + 1
         elif character == "[":
-            return "(?!)"  # git matches nothing with a class that is not closed
+            return "(?!)"  # In git, a class that is not closed matches nothing.
         else:
             if character == "\\" and position < len(part):
                 character = part[position]
@@ -135,7 +135,7 @@ def _translate_part(part: str) -> str:
 
 @dataclass(frozen=True)
 class FileSelection:
-    """Decides about the entries of a folder. The rules of a deeper ignore file come before those above it."""
+    """The rules for the entries of a folder. The rules of a deeper ignore file take precedence."""
 
     include: RuleSet
     exclude: RuleSet
@@ -144,7 +144,7 @@ class FileSelection:
     ignore_files: tuple[str, ...] = IGNORE_FILES
     ignore_case: bool = False
     included_by: Rule | None = None
-    """The pattern of `include` that matches a folder above: then its files need not match."""
+    """The pattern of `include` that matches a folder above, so that all files below it are included."""
 
     def find_exclusion(self, path: str, name: str, *, is_folder: bool) -> Rule | None:
         """Return the last rule about an entry in `exclude` or ignore files; None if no rule excludes it."""
@@ -162,7 +162,7 @@ class FileSelection:
         return None
 
     def includes(self, path: str, name: str) -> bool:
-        """Return whether a file matches `include`, or is in a folder that does."""
+        """Return whether `include` matches a file or a folder above it."""
         if not self.include.rules:
             return True
         rule = self.include.find(path, name, is_folder=False) or self.included_by
@@ -182,7 +182,7 @@ class FileSelection:
 
     @functools.cached_property
     def _match_folder(self) -> Callable[[str], object]:
-        """Matches the path of a folder in which a pattern of `include` may match a file."""
+        """Return whether a pattern of `include` may match a file in this folder."""
         folders = "|".join(rule.folders for rule in self.include.rules if not rule.is_negated) or "(?!)"
         return re.compile(folders, re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)).fullmatch
 
@@ -195,13 +195,13 @@ class FileSelection:
         return f"{self.include.rules[0].where}: no pattern of include matches ({patterns})"
 
     def with_ignore_files(self, folder: str, names: Sequence[str], prefix: str) -> "FileSelection":
-        """Return the selection with the ignore files of a folder. `names`: those that are there."""
+        """Return the selection with the ignore files of a folder. `names`: the names of the existing ignore files."""
         added = [read_ignore_file(Path(folder, name), len(prefix)) for name in reversed(names)]
         return replace(self, ignored=(*(rules for rules in added if rules.rules), *self.ignored))
 
 
 def read_ignore_file(path: Path, start: int, above: str = "") -> RuleSet:
-    """Return the rules of an ignore file; none for one that cannot be read."""
+    """Return the rules of an ignore file; none for a file that cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_IGNORE_BYTES).decode("utf-8-sig", errors="replace")

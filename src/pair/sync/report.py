@@ -1,4 +1,4 @@
-"""What a run did, what a run would do and why, and the status of each source."""
+"""Reports: the result of a run, the plan of a run, and the status of each source."""
 
 import threading
 from collections import Counter
@@ -20,7 +20,7 @@ from pair.sync.store import read_state
 from pair.text.characters import estimate_tokens
 
 _CONVERTED_BYTES_PER_WORD = 20
-"""Of a page of documentation, about; a PDF of the same size may hold more."""
+"""Approximate length of a documentation page; a PDF of the same size may be longer."""
 
 Count = Literal[
     "added", "changed", "removed", "unchanged", "fetched", "not_modified", "failed", "model_calls", "bytes_read"
@@ -29,7 +29,7 @@ Count = Literal[
 
 @dataclass(frozen=True)
 class SyncReport:
-    """Sources by what became of them; `pending` ones still want a summary."""
+    """The result of a run: sources by outcome; `pending` ones still need a summary."""
 
     added: int = 0
     changed: int = 0
@@ -43,26 +43,26 @@ class SyncReport:
     bytes_read: int = 0
     seconds: float = 0.0
     problems: tuple[tuple[str, str], ...] = ()
-    """Source and reason, for each that failed or is pending."""
+    """Source and reason, for each source that failed or is pending."""
     skipped: tuple[tuple[str, str], ...] = ()
-    """Path and reason, for each file that is no source."""
+    """Path and reason, for each file that is not a source."""
     newly_skipped: tuple[tuple[str, str], ...] = ()
-    """Those of them that this run found; not part of the JSON."""
+    """The skipped files that this run found; not part of the JSON."""
     errors: tuple[str, ...] = ()
-    """Why the folder or the links file could not be read."""
+    """The reasons why folders or links files could not be read."""
     stored: int = 0
     """Documents that the search engine added."""
     unstored: int = 0
     """Documents that the search engine removed."""
     held_at: int = 0
-    """The version that the search engine was rolled back to, and was left at; 0 when it followed."""
+    """The version that a rollback restored and this run did not change; 0 if the run changed the KB."""
 
     @property
     def did_nothing(self) -> bool:
         return not (self.added or self.changed or self.removed or self.fetched or self.not_modified or self.failed)
 
     def add(self, other: "SyncReport") -> "SyncReport":
-        """Return the report of two knowledge bases together."""
+        """Return the sum of the reports of two knowledge bases."""
         both = {item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)}
         held_at, seconds = self.held_at or other.held_at, round(both["seconds"], 3)
         return SyncReport(**(both | {"held_at": held_at, "seconds": seconds}))
@@ -78,12 +78,12 @@ class SyncReport:
 
 
 def _name_reasons(name: str, reasons: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
-    """Return pairs of a source and a reason as JSON objects. `name`: what the source is called there."""
+    """Return pairs of a source and a reason as JSON objects. `name`: the JSON key of the source."""
     return [{name: source, "reason": reason} for source, reason in reasons]
 
 
 class SyncCounts:
-    """Counts from many threads."""
+    """The counts of a run, from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,13 +124,13 @@ class PlannedSource:
     source_id: str
     reason: Reason
     tokens: int = 0
-    """Estimate of what a model would read; 0 when none is called, or when only the server knows."""
+    """Estimated number of tokens that a model would read; 0 without a model, or if only the server knows."""
     model_calls: int = 0
 
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """What a run would do about each source, without doing it."""
+    """The plan of a run, with the action for each source."""
 
     sources: tuple[PlannedSource, ...] = ()
     removed: tuple[str, ...] = ()
@@ -139,14 +139,14 @@ class SyncPlan:
     model_calls: int = 0
     tokens: int = 0
     excluded: tuple[tuple[str, int], ...] = ()
-    """Rules of collections, and how many files and folders each of them excluded."""
+    """Rules of collections, each with the number of files and folders that it excluded."""
 
     def add(self, other: "SyncPlan") -> "SyncPlan":
         """Return the plan of two knowledge bases together."""
         return SyncPlan(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
     def counts(self) -> dict[Reason, int]:
-        """Return how many sources have each reason, most work first."""
+        """Return the number of sources by reason, most work first."""
         counts = Counter(source.reason for source in self.sources)
         return {reason: counts[reason] for reason in get_args(Reason) if counts[reason]}
 
@@ -169,7 +169,7 @@ class SyncPlan:
 
 @dataclass(frozen=True)
 class Planner:
-    """What a plan is made with. `calls_for`: how many times a model would be asked about a text."""
+    """The inputs of a plan. `calls_for`: returns the number of model calls for a text."""
 
     settings: SyncSettings
     paths: SyncPaths
@@ -179,7 +179,9 @@ class Planner:
 
 
 def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
-    """Look at sizes, times and the hashes of plain text; convert, fetch and write nothing. Raises E102, E104, E010."""
+    """Make a plan from sizes, times and hashes of plain text; convert, fetch and write nothing. Raises E102, E104,
+    E010.
+    """
     with files.storage_errors():
         state = read_state(planner.paths.cache)
         discovered = classify_missing(discover(planner.paths), planner.paths, state)
@@ -202,7 +204,7 @@ def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
 def _plan_files(
     planner: Planner, state: SyncState, listing: FoundFiles
 ) -> tuple[list[PlannedSource], dict[str, str], set[str]]:
-    """Return what to do about files, which are no sources and why, and which of those were sources until now."""
+    """Return the plan for files, the non-source files with reasons, and the non-source files that were sources."""
     planned: list[PlannedSource] = []
     dropped: set[str] = set()
     skipped = listing.skipped | listing.unreadable
@@ -224,7 +226,7 @@ def _plan_files(
 
 
 def _plan_file(planner: Planner, state: SyncState, path: str, seen: FileSeen) -> PlannedSource:
-    """Return what to do about a file that looks new or changed. Raises UnreadableDocument, OSError.
+    """Return the plan for a file that looks new or changed. Raises UnreadableDocument, OSError.
 
     A PDF, Word document or page is not converted: the length of its text is estimated from its size.
     """
@@ -240,7 +242,7 @@ def _plan_file(planner: Planner, state: SyncState, path: str, seen: FileSeen) ->
 
 
 def _plan_urls(planner: Planner, state: SyncState, urls: list[str], refreshed: frozenset[str]) -> list[PlannedSource]:
-    """Return what to do about URLs. The size of a page is that of its last copy; a new page counts as a short one."""
+    """Return the plan for URLs. A page has the size of its last copy; a new page counts as short."""
     copies, now = PageCache(planner.paths.page_copies), planner.clock.now()
     planned = []
     for url in sorted(urls):
@@ -255,9 +257,9 @@ def _plan_urls(planner: Planner, state: SyncState, urls: list[str], refreshed: f
 
 
 def _plan_items(planner: Planner, state: SyncState, refreshed: frozenset[str]) -> list[PlannedSource]:
-    """Return what to do about sources by the name of their collection, and about their items.
+    """Return the plan for sources, by the name of their collection, and for their items.
 
-    What a source would report is not known before it is read.
+    The events of a source are not known before it is read.
     """
     planned, now = [], planner.clock.now()
     for each in planner.paths.collections:
@@ -284,17 +286,17 @@ class SyncStatus:
     files: int
     urls: int
     pending: tuple[tuple[str, str], ...]
-    """Source, and why it still wants a summary."""
+    """Sources that need a summary, each with the reason."""
     failing: tuple[tuple[str, str], ...]
-    """Source, and why it could not be fetched or read when it was last tried."""
+    """Sources that could not be fetched or read at the last attempt, each with the reason."""
     skipped: tuple[tuple[str, str], ...]
     fetch_statuses: dict[str, int]
     next_check_at: str | None
-    """When the first URL or source is due."""
+    """The time when the first URL or source is due."""
     items: int = 0
-    """Documents of sources; only in the JSON if there are some."""
+    """Number of documents of sources; omitted from the JSON if 0."""
     collections: dict[str, int] = field(default_factory=dict)
-    """Documents by named collection; only in the JSON if there are some."""
+    """Number of documents by named collection; omitted from the JSON if empty."""
 
     def add(self, other: "SyncStatus") -> "SyncStatus":
         """Return the status of two knowledge bases together."""
@@ -334,11 +336,11 @@ class SourceStatus:
     kind: SourceType
     state: SourceState
     reason: str
-    """Why it is not current."""
+    """The reason why it is not current."""
     seen_at: str | None = None
-    """When it was last read or fetched."""
+    """The time when it was last read or fetched."""
     next_check_at: str | None = None
-    """When a URL is due; files are checked by every run."""
+    """The time when a URL is due; every run checks all files."""
     fetch_status: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -385,7 +387,7 @@ def _read_source_status(state: SyncState, source_id: str) -> SourceStatus:
 
 
 def read_status(paths: SyncPaths) -> SyncStatus:
-    """Raises E102, E010."""
+    """Return the saved status of all sources. Raises E102, E010."""
     with files.storage_errors():
         state = read_state(paths.cache)
     urls = [record for url in sorted(state.ids("url")) if (record := state.url(url)) is not None]

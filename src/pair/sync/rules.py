@@ -1,4 +1,4 @@
-"""What is decided about the sources of a sync: read, fetch, summarise, when to look again. No I/O, no clock.
+"""Decisions about the sources of a sync: read, fetch, summarise, and the time of the next check (pure).
 
 Each rule of the specification is named where it is applied: docs/reference/rules.md.
 """
@@ -9,14 +9,16 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
 
-from pair.network import PageFault
 from pair.sync.collection import CollectionSettings
 from pair.sync.state import FileRecord, ItemRecord, UrlRecord, parse_time
 from pair.values import LONGEST_WAIT_SECONDS
+
+if TYPE_CHECKING:  # pair.network loads ssl, which settings do not need
+    from pair.network import PageFault
 
 _LONGEST_PAUSE = datetime.timedelta(days=7)
 _LONGEST_INTERVAL_SECONDS = 1_000_000_000
@@ -73,7 +75,7 @@ class FileSeen(NamedTuple):
 
 
 def file_reason(record: FileRecord | None, seen: FileSeen) -> Reason:
-    """Return what to do about a file, from `stat` alone; "changed" means that it has to be read."""
+    """Return the action for a file, from `stat` alone; "changed" means that it must be read."""
     if record is None:
         return "new"  # sync-13
     if (record.size_bytes, record.mtime_ns) != (seen.size_bytes, seen.mtime_ns):
@@ -87,12 +89,12 @@ def file_needs_summary(record: FileRecord | None, content_hash: str) -> bool:
 
 
 def file_summarised(fresh: FileRecord, summary: str, now: datetime.datetime) -> FileRecord:
-    """`fresh` has the identity, hash, size and time just seen."""
+    """Return the record after a summary. `fresh` has the current identity, hash, size and time."""
     return dataclasses.replace(fresh, summary_text=summary, summary_pending=False, last_indexed_at=now)
 
 
 def file_summary_failed(record: FileRecord | None, fresh: FileRecord) -> FileRecord:
-    """`fresh` has no summary and is pending. A file that did not change keeps its record."""
+    """Return the record after a failed summary. `fresh` is pending. An unchanged file keeps its record."""
     if record is None:
         return fresh  # sync-13
     if (record.size_bytes, record.mtime_ns) == (fresh.size_bytes, fresh.mtime_ns):
@@ -102,7 +104,7 @@ def file_summary_failed(record: FileRecord | None, fresh: FileRecord) -> FileRec
 
 
 def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
-    """The same content under another size or time."""  # sync-20
+    """Return the record of a file with the same content and another size or time."""  # sync-20
     return dataclasses.replace(record, size_bytes=seen.size_bytes, mtime_ns=seen.mtime_ns)
 
 
@@ -112,7 +114,7 @@ def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
 def url_reason(
     record: UrlRecord | None, now: datetime.datetime, settings: SyncSettings, *, refresh: bool = False
 ) -> Reason:
-    """Return what to do about a URL; `refresh` makes a known URL due now."""
+    """Return the action for a URL; `refresh` makes a known URL due now."""
     if record is None:
         return "new"  # sync-21
     if refresh or is_due(record.next_check_at, now, settings):
@@ -121,7 +123,7 @@ def url_reason(
 
 
 def is_due(next_check_at: datetime.datetime, now: datetime.datetime, settings: SyncSettings) -> bool:
-    """Return whether a check is due. A time later than any rule allows was set by a clock that was ahead."""
+    """Return whether a check is due. A time later than any rule allows came from a clock that was ahead."""
     furthest = max(settings.url_refresh_min_interval_seconds, settings.runtime_refresh_tick_seconds)
     return next_check_at <= now or (next_check_at - now).total_seconds() > furthest
 
@@ -138,12 +140,12 @@ def reschedule_url(record: UrlRecord, last_interval_seconds: float | None, setti
 
 
 def pause_until(now: datetime.datetime, seconds: float) -> datetime.datetime:
-    """Return when a host that asked for a pause may be asked again: after a week at most."""
+    """Return the time when a host that asked for a pause may get requests again: after a week at most."""
     return now + datetime.timedelta(seconds=min(seconds, _LONGEST_PAUSE.total_seconds()))
 
 
 def is_paused(until: datetime.datetime, now: datetime.datetime) -> bool:
-    """Return whether a host still pauses. A pause that is longer than any was noted by a clock that was ahead."""
+    """Return whether a host still pauses. A longer pause than the maximum came from a clock that was ahead."""
     return now < until and until - now <= _LONGEST_PAUSE
 
 
@@ -161,7 +163,7 @@ class PageSeen:
 
 
 def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
-    """Stored before the summary is asked for, so that the page need not be fetched again."""  # sync-22
+    """Return the record to store before the summary, so that the page need not be fetched again."""  # sync-22
     return UrlRecord(
         source_id=url,
         content_hash=page.content_hash,
@@ -185,7 +187,7 @@ def url_needs_summary(record: UrlRecord, content_hash: str) -> bool:
 
 
 def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
-    """HTTP 200: the new content is acknowledged before anything is made of it."""  # sync-29, sync-31
+    """Return the record after HTTP 200. It acknowledges the new content before it is summarised."""  # sync-29, sync-31
     etag, last_modified, validated_at = _validators_after(record, page)
     return dataclasses.replace(
         record,
@@ -204,10 +206,10 @@ def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, s
 
 
 def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, str | None, str | None]:
-    """Update the validators that the answer has; those that it lacks stay as long as they can do no harm.
+    """Return the validators after an answer. Missing validators keep their old value if that is safe.
 
-    For other content, an old entity tag would let the server confirm what is not there any more, and so would an old
-    date without an entity tag. With one, servers do not look at the date (RFC 9110, 13.1.3).
+    For new content, an old entity tag would let the server confirm content that no longer exists, and so would an old
+    date without an entity tag. With an entity tag, servers ignore the date (RFC 9110, 13.1.3).
     """
     etag, last_modified = page.etag, page.last_modified
     if not (etag or last_modified) and page.content_hash == record.content_hash:
@@ -221,15 +223,15 @@ def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, st
 
 
 def url_not_modified(record: UrlRecord, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
-    """HTTP 304."""  # sync-26
+    """Return the record after HTTP 304."""  # sync-26
     next_check_at = _after_interval(now, settings)
     return dataclasses.replace(
         record, fetch_status="not_modified", last_fetched_at=now, next_check_at=next_check_at, problem=""
     )
 
 
-def url_failed(record: UrlRecord, fault: PageFault, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
-    """Content and summary stay; tried again after a tick."""  # sync-32
+def url_failed(record: UrlRecord, fault: "PageFault", now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
+    """Return the record after a failure. It keeps content and summary; the URL is due after a tick."""  # sync-32
     next_check_at = _after_tick(now, settings)
     return dataclasses.replace(record, fetch_status=fault.kind, next_check_at=next_check_at, problem=fault.reason)
 
@@ -239,7 +241,7 @@ def url_summarised(record: UrlRecord | ItemRecord, summary: str, now: datetime.d
 
 
 def url_summary_failed(record: UrlRecord, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
-    """Check again after one tick, and keep the old summary: the page was fetched, its summary failed."""  # sync-30
+    """Return the record after a failed summary: the old summary, due after a tick."""  # sync-30
     return dataclasses.replace(record, summary_pending=True, next_check_at=_after_tick(now, settings))
 
 
@@ -263,7 +265,7 @@ def source_interval(collection: CollectionSettings, settings: SyncSettings) -> f
 def source_is_due(
     collection: CollectionSettings, cursor: Mapping[str, Any] | None, now: datetime.datetime, settings: SyncSettings
 ) -> bool:
-    """Return whether a source must be read now: at its time, at first, or because it is another one."""
+    """Return whether a source must be read now: it is due, new, or defined differently."""
     if cursor is None or cursor.get("definition") != collection.definition:
         return True
     own = dataclasses.replace(settings, url_refresh_min_interval_seconds=source_interval(collection, settings))
@@ -280,5 +282,5 @@ def parse_links(text: str) -> list[str]:
 
 
 def matches_pattern(url: str, pattern: str) -> bool:
-    """Return whether a URL matches a pattern: a glob where the pattern has wildcards, else a part of the URL."""
+    """Return whether a URL matches a pattern: a glob if the pattern has wildcards, else a part of the URL."""
     return fnmatch.fnmatchcase(url, pattern) if _WILDCARD.search(pattern) else pattern in url

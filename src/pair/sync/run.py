@@ -1,8 +1,8 @@
-"""One sync run: discover, delete, read files, fetch URLs, summarise; saved as it goes.
+"""One sync run: discover, delete, read files, fetch URLs and summarise. Results are saved continuously.
 
 Invariants
     One run at a time, across processes; the rules are the same for every caller.
-    A source that needs nothing costs a `stat`, or a look at the clock.
+    An unchanged source costs one `stat`, or one comparison of times.
 Not here
     Listing of sources: discover.py. Decisions: rules.py. Saving: store.py. Timing of runs: scheduling.py.
 """
@@ -47,14 +47,14 @@ class SyncDependencies:
     """The parts that do the work."""
 
     open_summariser: Callable[[], Summariser]
-    """Called once there is something to do."""
+    """A function that is called once there is work."""
     pages: Pages
     reader: Reader
     clock: Clock
     observer: SyncObserver
     interrupts: Interrupts = field(default_factory=Interrupts)
     open_source: Callable[[NamedCollection], Source] | None = None
-    """Called for each collection that is read through a source."""
+    """A function that opens the source of a collection."""
 
 
 class SyncRun:
@@ -81,7 +81,7 @@ class SyncRun:
         self._source_problems: set[str] = set()
         self._readers = list_readers()
         self._added_readers: frozenset[str] = frozenset()
-        """Readers that the last run did not have: their extra was installed since."""
+        """Readers that were installed since the last run."""
 
     def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
         """Update state, index and page copies from the sources. Raises E102, E104 and E010.
@@ -118,7 +118,7 @@ class SyncRun:
                 self._process(sources)
                 store.note_reader(READER_VERSION, self._readers)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
-                # What was not tried again still has the problem that it had.
+                # A source that was not tried again keeps its problem.
                 known = store.state.problems
                 untried = known.keys() & store.state.sources.keys() - self._tried
                 store.note_problems({source_id: known[source_id] for source_id in untried} | self._counts.problems)
@@ -132,7 +132,7 @@ class SyncRun:
             return self._report(pending, skipped, sources, began)
 
     def _read_settled_head(self, sources: Discovered, fingerprint: str) -> StateHead | None:
-        """Return the head of the saved state if it says that there is nothing to do."""
+        """Return the head of the saved state if there is nothing to do."""
         is_missed = sources.urls is None and self._paths.is_links_file_named
         is_missed |= sources.files is None and not self._paths.is_named_only and not self._paths.collections
         if sources.faults or is_missed or self._refreshed:
@@ -177,7 +177,7 @@ class SyncRun:
         self._store.note_interval(self._settings.url_refresh_min_interval_seconds)
 
     def _delete_gone(self, sources: Discovered) -> None:
-        """Delete records whose source is no longer there."""  # sync-12
+        """Delete records whose source no longer exists."""  # sync-12
         state = self._store.state
         move_renamed(self._paths.collections, self._store, self._copies)
         for source_id in find_gone(sources, state):
@@ -232,7 +232,7 @@ class SyncRun:
             raise KeyboardInterrupt
 
     def _is_read_otherwise(self, name: str | None = None) -> bool:
-        """Return whether a document was read by another reader than today's; without a name, whether one may be."""
+        """Return whether another version of the reader read a document; without a name, whether that is possible."""
         if self._store.state.reader_version != READER_VERSION:
             return True
         return bool(self._added_readers) and (name is None or is_read_by(self._added_readers, name))
@@ -240,7 +240,7 @@ class SyncRun:
     # Items of sources
 
     def _choose_sources(self) -> tuple[list[NamedCollection], list[str]]:
-        """Return the sources to read, and the items that still want a summary. Count the items of other sources."""
+        """Return the sources to read, and the items that still need a summary. Count the items of other sources."""
         state, now = self._store.state, self._clock.now()
         due = [
             each
@@ -304,7 +304,7 @@ class SyncRun:
             if fault.is_passing:
                 self._fail(path, str(fault))
                 return
-            if self._store.state.file(path) is not None:  # it was a source, and is none any more
+            if self._store.state.file(path) is not None:  # It was a source, and is not one any more.
                 self._store.remove(path)
                 self._counts.add("removed")
             self._skip(path, seen, str(fault))
@@ -333,7 +333,7 @@ class SyncRun:
             self._counts.add("changed")
 
     def _skip(self, path: str, seen: FileSeen, reason: str) -> None:
-        """Remember that a file is no source. The report lists the file once, and again when the reason changes."""
+        """Note that a file is not a source. The report lists the file once, and again when the reason changes."""
         known = self._store.state.skipped.get(path)
         if known is None or known["reason"] != reason:
             self._counts.note_skipped(path, reason)
@@ -348,17 +348,17 @@ class SyncRun:
     # URLs
 
     def _process_url(self, url: str, collection: str, reason: Reason, pools: WorkerPools) -> None:
-        """Fetch in this thread; what wants a summary is handed to a summarising one."""
+        """Fetch in this thread; a summary is written in another thread."""
         record = self._store.state.url(url)
         if record is not None and reason != "due":
             pools.summarise_last(self._summarise_page, url, "pending")
             return
         try:
-            # Without the copy, "not modified" would leave a page without text for ever.
+            # Without the copy, "not modified" would leave a page without text forever.
             known = record if record is not None and self._copies.exists(url) else None
             answer = self._fetch(url, known)  # sync-25
         except PageFault as fault:
-            if record is not None:  # without a record, it is tried again by the next run
+            if record is not None:  # Without a record, the next run tries it again.
                 self._store.put(rules.url_failed(record, fault, self._clock.now(), self._settings))
             self._fail(url, fault.reason)
             return
@@ -370,7 +370,7 @@ class SyncRun:
             self._fail(url, "its server says that nothing changed since a request that was never made")
 
     def _fetch(self, url: str, known: UrlRecord | None) -> FetchedPage | NotModified | None:
-        """Fetch a page on the conditions that are known. None while the host pauses; raises PageFault."""
+        """Fetch a page with the known validators. Return None while the host pauses. Raises PageFault."""
         host = read_host(url, url)
         until = self._store.state.pauses.get(host)
         if until is not None and rules.is_paused(parse_time(until), self._clock.now()):
@@ -442,7 +442,7 @@ class SyncRun:
             return False
         summary = self._summarise(url, reading)
         if summary is not None:
-            # After a kill the copy may be newer than the record that was to describe it.
+            # After a kill, the copy may be newer than its record.
             described = dataclasses.replace(record, content_hash=hash_reading(reading))
             self._store.put(rules.url_summarised(described, summary, self._clock.now()))
         return summary is not None
@@ -450,7 +450,7 @@ class SyncRun:
     # Summaries
 
     def _summarise(self, source_id: str, reading: Reading) -> str | None:
-        """Return None if there is no summary now. Blank text has a blank summary, and no model is asked."""
+        """Return the summary; None if there is none now. Blank text has a blank summary, without a model call."""
         if not reading.text.strip():
             self._counts.note_problem(source_id, "skipped: it holds no text")
             return ""

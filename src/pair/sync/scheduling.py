@@ -1,4 +1,4 @@
-"""When and in which threads a sync works: worker pools, signals, runs at every tick and when a source changes."""
+"""Threads and timing of a sync: worker pools, signals, and runs at every tick and after changes."""
 
 import contextlib
 import logging
@@ -21,17 +21,17 @@ logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNREACHABLE_MODEL_TRIES = 3
 _LOOK_SECONDS = 0.1
-"""So soon an interrupt is noticed while work is waited for."""
+"""Time after which a waiting run notices an interrupt."""
 _WATCH_MILLISECONDS = 400
 _SHARES_PER_THREAD = 32
 _MOST_TOGETHER = 50
-"""So few that the last ones of a thread do not keep the run waiting."""
+"""Maximum number of tasks for a thread at a time: few, so that the run does not wait for one thread."""
 
 _Task = TypeVar("_Task")
 
 
 class Interrupts:
-    """Signals that came during a run. They are held back until everything is saved.
+    """Signals that came during a run. They are deferred until everything is saved.
 
     After the first, a run begins nothing new. After the second, it does not wait for work in progress either.
     """
@@ -49,9 +49,9 @@ class Interrupts:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold back signals while the block runs, then deliver them and raise KeyboardInterrupt.
+        """Defer signals while the block runs, then deliver them and raise KeyboardInterrupt.
 
-        Only the main thread gets signals; in another one, nothing is to be held back.
+        Only the main thread gets signals; in another thread, this does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -75,7 +75,7 @@ class Interrupts:
             for number in held:
                 signal.signal(number, handlers[number])
             for received in self._received[:2]:
-                # The handler of a command leaves the process with the second one: threads may still be at work.
+                # The handler of a command ends the process at the second signal: threads may still be running.
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.raise_signal(received)
             if self._received:
@@ -83,9 +83,9 @@ class Interrupts:
 
 
 class WorkerPools:
-    """Threads that fetch and threads that summarise; leaving the block waits for all of them.
+    """Threads that fetch and threads that summarise. The end of the block waits for all of them.
 
-    Once interrupted, they begin nothing new, and say so to the observer. A second interrupt ends the waiting.
+    After an interrupt, they start no new work, and notify the observer. A second interrupt ends the waiting.
     """
 
     def __init__(self, settings: SyncSettings, interrupts: Interrupts, observer: SyncObserver) -> None:
@@ -105,7 +105,7 @@ class WorkerPools:
     def __exit__(self, kind: object, *_: object) -> None:
         try:
             if kind is None:
-                # A fetch may still hand something to the summarisers, so it is waited for first.
+                # Wait for fetches first, because they may add work for the summarisers.
                 self._wait_for(self._fetching)
                 for work, arguments in self._last:
                     self.summarise(work, *arguments)
@@ -130,7 +130,7 @@ class WorkerPools:
         self._summarising.append(self._summarisers.submit(self._do, work, *arguments))
 
     def summarise_each(self, work: Callable[[_Task], object], tasks: Sequence[_Task]) -> None:
-        """Do the work for each task. Many tasks are handed to a thread together: each costs memory while it waits."""
+        """Do the work for each task. A thread gets many tasks at once, because each waiting task costs memory."""
         size = min(_MOST_TOGETHER, len(tasks) // (self._summariser_count * _SHARES_PER_THREAD) + 1)
         for start in range(0, len(tasks), size):
             batch = tasks[start : start + size]
@@ -145,12 +145,12 @@ class WorkerPools:
             work(*arguments)
 
     def summarise_last(self, work: Callable[..., object], *arguments: object) -> None:
-        """Summarise after everything new: a source that failed before may fail again, and close the gate."""
+        """Summarise after all new sources: a source that failed before may fail again, and close the gate."""
         self._last.append((work, arguments))
 
 
 class ModelGate:
-    """Stops asking a model that cannot be reached: everything else is left for the next run."""
+    """A gate that closes when a model cannot be reached; the rest waits for the next run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -171,7 +171,7 @@ class ModelGate:
 
 
 class Ticker:
-    """Calls `run` at once and then every `tick_seconds`, from start to start.
+    """A timer that calls `run` at once and then every `tick_seconds`, from start to start.
 
     `wait(seconds)` returns True to stop; it may return early, which makes the next run start early.
     """
@@ -209,10 +209,9 @@ class Ticker:
 
 
 class Watcher:
-    """Notices changes in the folders of sources and of links files, also between two calls of `wait`.
+    """A watcher of source folders and links files. It also notices changes between two calls of `wait`.
 
-    A folder itself may be replaced as a whole (`pair install` does that) and a links file by an editor: both are
-    noticed by what `stat` says of them.
+    `pair install` may replace a whole folder, and an editor a links file: `stat` shows both.
     """
 
     def __init__(
@@ -226,7 +225,7 @@ class Watcher:
         self._changes = self._watch()
 
     def wait(self, seconds: float) -> bool:
-        """Returns early when something changed; True when it is time to stop."""
+        """Wait; return early after a change. Return True to stop."""
         deadline = self._clock.monotonic() + seconds
         for has_changed in self._changes:
             seen = self._look()
@@ -249,22 +248,22 @@ class Watcher:
         )
 
     def _watch(self) -> Iterator[bool]:
-        """A look at a time; True when files may have changed since the last. Ends when it is time to stop."""
+        """Yield after each check whether files may have changed since the last one. End when the watcher stops."""
         while not self._stop.is_set():
             if any(folder.is_dir() for folder in self._folders):
-                # A folder may vanish at any moment; the next look says so.
+                # A folder may vanish at any moment; the next check notices it.
                 with contextlib.suppress(FileNotFoundError):
                     yield from self._follow_notifications()
             self._stop.wait(_WATCH_MILLISECONDS / 1000)
             yield False
 
     def _follow_notifications(self) -> Iterator[bool]:
-        """Hidden files are no sources."""
+        """Yield changes from notifications. Hidden files are not sources."""
         import watchfiles  # noqa: PLC0415 - only where it is used
 
-        # What changed between the last run and the moment that notifications begin raised none.
+        # Changes between the last run and the start of notifications cause no notification.
         may_have_missed = True
-        # A folder behind a link is notified of under its real path.
+        # Notifications about a folder behind a link have its real path.
         folders = [os.path.realpath(folder) for folder in self._folders if folder.is_dir()]
         for changes in watchfiles.watch(
             *folders,
@@ -287,6 +286,6 @@ def _identity(path: Path, *, content: bool) -> object:
 
 
 def _is_seen(path: str, folder: str) -> bool:
-    """Return whether a path is below a folder and not hidden there. An ignore file decides what is seen."""
+    """Return whether a path is below a folder and not hidden there. Ignore files count, because they select files."""
     below = os.path.relpath(path, folder)
     return Path(below).name in IGNORE_FILES or not any(part.startswith(".") for part in Path(below).parts)

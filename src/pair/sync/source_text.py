@@ -1,4 +1,4 @@
-"""The texts of sources: read from files, kept of fetched pages, and handed to the engine as documents."""
+"""The texts of sources: read from files, stored for fetched pages, and passed to the engine as documents."""
 
 import codecs
 import hashlib
@@ -21,7 +21,7 @@ from pair.values import Document
 _TOO_LARGE = "larger than"
 _EXTRA = "need an extra"
 _FORMER_REASON = "not UTF-8 text"
-"""Why earlier versions skipped files in other charsets."""
+"""The reason with which earlier versions skipped files in other charsets."""
 
 
 def normalise(text: str) -> str:
@@ -41,7 +41,7 @@ def content_hash(text: str) -> str:
 
 
 def hash_reading(reading: Reading) -> str:
-    """Return the hash of a text; title and metadata count where they are not part of the text."""
+    """Return the hash of a text, and of title and metadata that are not part of the text."""
     if not reading.metadata and reading.title in {"", find_title(reading.text)}:
         return content_hash(reading.text)
     said = json.dumps([reading.title, reading.metadata], sort_keys=True)
@@ -49,7 +49,7 @@ def hash_reading(reading: Reading) -> str:
 
 
 def describe_reading(reading: Reading) -> str:
-    """Return the text to summarise: preceded by title and description where the text lacks them."""
+    """Return the text to summarise: with title and description first if the text lacks them."""
     title, description = reading.title, reading.metadata.get("description")
     above = [f"# {title}"] if title and title != find_title(reading.text) else []
     above += [description] if isinstance(description, str) else []
@@ -58,7 +58,7 @@ def describe_reading(reading: Reading) -> str:
 
 @dataclass(frozen=True)
 class FileTextReader:
-    """Reads the files of a folder, and of named collections by their ids."""
+    """A reader of the files of a folder, and of named collections by their ids."""
 
     folder: Path
     max_bytes: int
@@ -67,23 +67,25 @@ class FileTextReader:
     """The folders of named collections."""
 
     def read(self, path: str, seen: FileSeen) -> Reading:
-        """Raises UnreadableDocument for a file that is no source, with the reason; OSError."""
+        """Read a file. Raises OSError, and UnreadableDocument with the reason if it is not a source."""
         if seen.size_bytes > self.max_bytes:
             raise UnreadableDocument(f"{_TOO_LARGE} {self.max_bytes:,} bytes")
         return self.read_any_size(path, seen.collection)
 
     def read_any_size(self, path: str, collection: str = "") -> Reading:
-        """Raises as `read` does. `collection`: the name of the collection whose name begins the path."""
+        """Read a file without a size limit. Raises as `read` does. `collection`: the name of the collection whose name
+        begins the path.
+        """
         place = self.folders[collection] / path[len(collection) + 1 :] if collection else self.folder / path
         return self.reader.read(place.read_bytes(), path)
 
     def is_plain(self, path: str) -> bool:
-        """Return whether the text of a file is all that the file holds, so that every reader reads the same."""
+        """Return whether a file is plain text, so that every version of the reader reads the same."""
         content = (self.folder / path).read_bytes()
         return self.reader.read(content, path).text.encode() == content.removeprefix(codecs.BOM_UTF8)
 
     def may_read_now(self, path: str, reason: str, size_bytes: int) -> bool:
-        """Return whether a file that was no source may be one now: the extra was installed, or the limit raised."""
+        """Return whether a skipped file may be a source now: the extra was installed, or the limit raised."""
         if _EXTRA in reason:
             return has_ocr() if "[ocr]" in reason else not explain_extra(find_kind(path))
         return reason == _FORMER_REASON or (reason.startswith(_TOO_LARGE) and size_bytes <= self.max_bytes)
@@ -105,7 +107,7 @@ class PageCache:
         self._is_closed = False
 
     def write(self, url: str, text: str) -> str:
-        """Write the copy. Return the text as written, without what UTF-8 cannot hold: that is what is hashed."""
+        """Write the copy. Return the written text, without characters that UTF-8 cannot encode, to hash it."""
         with self._idle:
             if self._is_closed:
                 raise RuntimeError("a page came after the run was abandoned")
@@ -133,7 +135,7 @@ class PageCache:
             return None
 
     def read_page(self, record: UrlRecord | ItemRecord) -> Reading | None:
-        """Return the copy of a page or an item with what its record says about it."""
+        """Return the copy of a page or an item, with the fields of its record."""
         text = self.read(record.source_id)
         if text is None:
             return None
@@ -168,18 +170,18 @@ class SyncedDocuments:
         }
 
     def seen_at(self, source_id: str) -> str:
-        """Return when a source was last fetched, or last read if it is a file; "" for one that is not known."""
+        """Return when a source was last fetched, or last read if it is a file; "" for an unknown source."""
         value = self._state.sources.get(source_id, {})
         kept = value.get("url") or value.get("item") or {}
         return str(kept.get("last_fetched_at") or value.get("last_indexed_at") or "")
 
     def describe_sources(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield what the index says of each source: id, description, URL ("" for a file), and when it was last seen."""
+        """Yield the index entry of each source: id, description, URL ("" for a file), and the time it was last seen."""
         for source_id, value in sorted(self._state.sources.items()):
             yield source_id, str(value["summary_text"]), self._find_url(source_id), self.seen_at(source_id)
 
     def documents(self, source_ids: Sequence[str]) -> Iterator[tuple[str, Document | None, str]]:
-        """Yield each id with its document and revision, in this order. Threads read the sources that follow."""
+        """Yield each id with its document and revision, in this order. Threads read ahead."""
         for source_id, reading in zip(source_ids, read_ahead(self._read, source_ids), strict=True):
             if reading is None:
                 yield source_id, None, ""
@@ -188,7 +190,7 @@ class SyncedDocuments:
                 yield source_id, self._make_document(source_id, reading), revision
 
     def document(self, source_id: str) -> Document | None:
-        """Return None for a source that can no longer be read: the next sync reports it."""
+        """Return a document; None for a source that can no longer be read. The next sync reports it."""
         reading = self._read(source_id)
         return None if reading is None else self._make_document(source_id, reading)
 
@@ -199,7 +201,7 @@ class SyncedDocuments:
         return replace(document, metadata={**document.metadata, "collection": name}) if name else document
 
     def _find_url(self, source_id: str) -> str:
-        """Return where people find a source; empty for a file."""
+        """Return the URL of a source for display; "" for a file."""
         value = self._state.sources[source_id]
         return source_id if "url" in value else str(value.get("item", {}).get("item_url", ""))
 
@@ -218,7 +220,7 @@ class SyncedDocuments:
 
 
 def _make_revision(content_hash: str, collection: str) -> str:
-    """Return what changes when a document must be stored again: its text, title, metadata or collection changed."""
+    """Return a hash that changes with the text, title, metadata or collection of a document."""
     return f"{content_hash} {collection}" if collection else content_hash
 
 

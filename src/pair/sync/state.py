@@ -1,4 +1,6 @@
-"""What a sync remembers of each file, URL and item: its JSON, `index.txt` and `llms.txt`. Same state, same bytes.
+"""The state of a sync for each file, URL and item: its JSON, `index.txt` and `llms.txt`.
+
+The same state gives the same bytes.
 
 Records are made from JSON only when they are used: a run with nothing to do compares numbers.
 """
@@ -18,20 +20,20 @@ import msgspec
 from msgspec import Meta
 
 SCHEMA_VERSION = 1
-READER_VERSION = 3
-"""Goes up when the same files give other texts: then all of them are read again."""
+READER_VERSION = 4
+"""The version of the reader. A new version reads all files again."""
 FetchStatus = Literal["success", "not_modified", "timeout", "error"]
 
 _LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 def format_time(instant: datetime.datetime) -> str:
-    """Return the instant as RFC 3339 in UTC, with microseconds where there are some."""
+    """Return the instant as RFC 3339 in UTC, with microseconds unless they are 0."""
     return instant.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
 
 
 def parse_time(text: Any) -> datetime.datetime:
-    """An instant that cannot be read counts as long ago, so that its source is checked."""
+    """Parse an instant. An invalid text counts as long ago, so that its source is checked."""
     try:
         instant = datetime.datetime.fromisoformat(str(text))
         return instant.astimezone(datetime.UTC) if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)
@@ -67,7 +69,7 @@ class UrlRecord:
     fetch_status: FetchStatus
     next_check_at: datetime.datetime
     problem: str = ""
-    """Why the last fetch failed, for people."""
+    """The reason why the last fetch failed, as a message."""
     validated_at: str | None = None
     """The origin that gave the validators, if redirects led to another one."""
     title: str = ""
@@ -80,7 +82,7 @@ class UrlRecord:
 
 @dataclass(frozen=True, slots=True)
 class ItemRecord:
-    """A document that a source reported. Its text is kept as that of a page is."""
+    """A document that a source reported. Its text is stored like that of a page."""
 
     source_id: str
     content_hash: str
@@ -90,7 +92,7 @@ class ItemRecord:
     last_fetched_at: datetime.datetime
     collection: str
     item_url: str = ""
-    """Where people find it."""
+    """The URL for display."""
     title: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -105,7 +107,7 @@ SourceType = Literal["file", "url", "item"]
 _SHARED = ("content_hash", "summary_text", "summary_pending", "last_indexed_at")
 _TIMES = frozenset({"last_indexed_at", "last_fetched_at", "next_check_at"})
 _OPTIONAL = {"title": "", "metadata": {}, "collection": "", "item_url": ""}
-"""Left out of what is stored if they are empty."""
+"""Fields that are omitted from the JSON if they are empty."""
 _MISSING = {"summary_pending": False, "fetch_status": "success", "problem": "", **_OPTIONAL}
 
 
@@ -121,9 +123,9 @@ def _nest(record: Record, source_type: SourceType, id_name: str) -> dict[str, An
 
 
 def _flatten(record: type[Record], value: dict[str, Any], source_type: SourceType) -> dict[str, Any]:
-    """Return the fields of a record from how it is stored. A time that is missing was long ago."""
+    """Return the fields of a record from its stored form. A missing time counts as long ago."""
     stored = {**_MISSING, **value, **value[source_type]}
-    names = record.__slots__[1:]  # all but the id
+    names = record.__slots__[1:]  # All fields except the id.
     return {name: parse_time(stored.get(name)) if name in _TIMES else stored.get(name) for name in names}
 
 
@@ -145,16 +147,16 @@ def read_collection(value: Mapping[str, Any]) -> str:
 
 
 def holds_text(value: Mapping[str, Any]) -> bool:
-    """Return whether a stored record is of a document: a blank source is none."""
+    """Return whether a stored record has a document: a blank source has none."""
     return bool(value["summary_text"] or value.get("summary_pending"))
 
 
-# ── what a file must hold to be believed ───────────────────────────────────────────────────────────
+# ── checks of stored values ───────────────────────────────────────────────────────────
 
 _Text = Annotated[str, Meta(pattern=r"\A[^\ud800-\udc7f\udd00-\udfff]*\Z")]
-"""Can be written again: half a character of another encoding cannot, a name of a file always can."""
+"""A text that can be written again; lone surrogates are allowed only in file names."""
 _Validator = Annotated[str, Meta(pattern=r"\A[ -~\x80-\xff]*\Z")]
-"""Is sent unchanged: a line end in it would begin another header."""
+"""A text that is sent in a header; a line end in it would begin another header."""
 
 
 class _StoredStat(msgspec.Struct):
@@ -206,14 +208,14 @@ StoredSource = _StoredFileSource | _StoredUrlSource | _StoredItemSource
 
 
 class StoredCursor(msgspec.Struct):
-    """Where the next read of a source continues, and when that is due."""
+    """The position of the next read of a source, and the time when it is due."""
 
     next_check_at: _Text
     definition: _Text = ""
-    """Of the collection that was read: the cursor of another one means nothing."""
+    """The definition of the collection that was read: the cursor is valid only for it."""
     value: Any = None
     problem: _Text = ""
-    """Why the last read failed, for people."""
+    """The reason why the last read failed, as a message."""
 
 
 class StoredSkip(msgspec.Struct):
@@ -223,21 +225,21 @@ class StoredSkip(msgspec.Struct):
 
 
 class SourceChange(msgspec.Struct, tag_field="kind", tag="source"):
-    """A line of the journal."""
+    """A line of the journal: a changed source."""
 
     key: _Text
     value: StoredSource | None
 
 
 class SkipChange(msgspec.Struct, tag_field="kind", tag="skipped"):
-    """A line of the journal."""
+    """A line of the journal: a skipped file."""
 
     key: _Text
     value: StoredSkip | None
 
 
 class CursorChange(msgspec.Struct, tag_field="kind", tag="cursor"):
-    """A line of the journal."""
+    """A line of the journal: a changed cursor."""
 
     key: _Text
     value: StoredCursor | None
@@ -252,32 +254,32 @@ class _StoredHead(msgspec.Struct):
 
 @dataclass
 class SyncState:
-    """Records as JSON by source id, files that are no sources, and the cursors of collections."""
+    """The state: records as JSON by source id, skipped files, and the cursors of collections."""
 
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
     cursors: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
-    """Why sources failed or stayed pending when they were last tried, for people."""
+    """The messages of sources that failed or stayed pending at their last attempt."""
     pauses: dict[str, str] = field(default_factory=dict)
-    """Until when hosts asked not to be asked again."""
+    """The time until which each host asked for a pause."""
     interval_seconds: float | None = None
-    """The refresh interval of the run that saved this."""
+    """The refresh interval of the run that saved this state."""
     reader_version: int = READER_VERSION
-    """Of the reader that read all files; another one reads them again."""
+    """The version of the reader that read all files; another version reads them again."""
     readers: list[str] | None = None
     """The readers of installed extras; files of an added one are read again. None if no run noted them."""
     generation: int = 0
-    """Goes up with each save; what older journals say is part of the saved state."""
+    """The number of the save. The saved state includes all older journals."""
     index_sha256: str = ""
-    """Of the index file that belongs to this state."""
+    """SHA-256 of the index file that belongs to this state."""
     llms_mark: str = ""
-    """Of the llms.txt that belongs to this state, where one is written."""
+    """Hash of the llms.txt that belongs to this state, if one is written."""
     settled: str = ""
-    """Fingerprint of the source set when a run left nothing undone."""
+    """Fingerprint of the source set after a complete run."""
 
     def file(self, source_id: str) -> FileRecord | None:
-        """Return None also for a record of another kind: it is dropped and made again."""
+        """Return the record of a file; None if it is missing or of another kind, which is replaced."""
         value = self.sources.get(source_id)
         return file_from_json(source_id, value) if value is not None and "file" in value else None
 
@@ -297,11 +299,11 @@ class SyncState:
         return {source_id for source_id, value in self.sources.items() if value["source_type"] == source_type}
 
     def has_unnamed_files(self) -> bool:
-        """Return whether a record is of a file in `kb.sources_dir`."""
+        """Return whether `kb.sources_dir` has a record."""
         return any("file" in value and not read_collection(value) for value in self.sources.values())
 
     def file_is_settled(self, source_id: str, size_bytes: int, mtime_ns: int, collection: str = "") -> bool:
-        """A file that needs nothing: as `rules.file_reason` says, without making a record of it."""
+        """Return whether a file needs no action. Equivalent to `rules.file_reason`, but faster."""
         value = self.sources.get(source_id)
         if value is None:
             return self.is_skipped(source_id, size_bytes, mtime_ns)
@@ -312,13 +314,13 @@ class SyncState:
         return bool(is_same and seen.get("collection", "") == collection)
 
     def is_skipped(self, source_id: str, size_bytes: int, mtime_ns: int) -> bool:
-        """A file that was read before, was no text then, and looks the same now."""
+        """Return whether a file was skipped before and has not changed."""
         seen = self.skipped.get(source_id)
         return seen is not None and seen["size_bytes"] == size_bytes and seen["mtime_ns"] == mtime_ns
 
 
 def state_from_json(value: Any) -> SyncState:
-    """Raises ValueError with a reason for people."""
+    """Parse a state. Raises ValueError with a readable reason."""
     if not isinstance(value, dict) or not isinstance(value.get("schema_version"), int):
         raise ValueError("It is not the state of a sync")
     if value["schema_version"] != SCHEMA_VERSION:
@@ -338,7 +340,7 @@ def state_from_json(value: Any) -> SyncState:
         head.sources,
         value.get("skipped", {}),
         value.get("cursors", {}),
-        # The state is whole without these, so that damage here is no reason to stop.
+        # The state is complete without these, so damage here is not an error.
         problems=_texts(value.get("problems")),
         pauses=_texts(value.get("pauses")),
         interval_seconds=float(interval_seconds) if type(interval_seconds) in {int, float} else None,
@@ -360,7 +362,7 @@ def _texts(value: Any) -> dict[str, str]:
 _TITLE = "Knowledge base"
 _MARKUP = re.compile(r"[\\`\[\]<>]")
 _KEPT_IN_ADDRESSES = "!#$%&'*+,-./:;=?@[]_~"
-"""Brackets and spaces would end a link; in an address they mean the same when they are encoded."""
+"""Characters to encode in a link: brackets and spaces would end it."""
 
 
 def format_index(sources: Mapping[str, Mapping[str, Any]]) -> str:
@@ -396,14 +398,14 @@ def list_entries(
 
 
 def tidy_summary(text: str) -> str:
-    """Remove blank lines, which would end an entry, and half characters, which cannot be written."""
+    """Remove blank lines, which would end an entry, and replace lone surrogates, which cannot be written."""
     lines = (line.rstrip() for line in text.encode("utf-8", errors="replace").decode("utf-8").splitlines())
     return "\n".join(line for line in lines if line)
 
 
 @dataclass(frozen=True)
 class LlmsFile:
-    """Where `llms.txt` is, and the folders of the files that it links to, by the name of their collection."""
+    """The path of `llms.txt`, and the folders of the files that it links to, by collection."""
 
     path: Path
     sources_dir: Path
@@ -414,7 +416,7 @@ class LlmsFile:
         return format_llms(sources, self._way, ways).encode("utf-8", errors="surrogateescape")
 
     def make_mark(self, content: bytes) -> str:
-        """Return a hash of the content and of the way to the folder: if the folder moves, links lead to nothing."""
+        """Return a hash of the content and of the path to the folder: if the folder moves, the links change."""
         ways = [self._way, *(self._find_way(folder) for folder in self.folders.values())]
         return hashlib.sha256(os.fsencode("\n".join(ways)) + b"\0" + content).hexdigest()
 
@@ -433,7 +435,7 @@ def format_llms(
 ) -> str:
     """Return the entries of the index as Markdown links. `way` leads to the files: it is empty, or ends in a slash.
 
-    `ways`: those to the files of named collections, by name.
+    `ways`: the paths to the files of named collections, by name.
     """
 
     def format_entries(source_type: SourceType | None, collection: str = "") -> list[str]:
@@ -455,7 +457,7 @@ def format_llms(
 
 
 def _find_address(source_id: str, value: Mapping[str, Any], way: str, ways: Mapping[str, str]) -> str:
-    """Return where a link leads; for an item without a URL, to the id."""
+    """Return the target of a link; for an item without a URL, its id."""
     if value["source_type"] == "file":
         name = read_collection(value)
         path = ways.get(name, "") + source_id.removeprefix(f"{name}/") if name else way + source_id
@@ -468,7 +470,7 @@ def _format_link(source_id: str, address: str, description: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return the text on one line, with nothing in it that is taken for a link, for code or for HTML."""
+    """Return the text on one line, with the marks of links, code and HTML escaped."""
     return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 

@@ -1,7 +1,7 @@
-"""The state of a sync on disk: saved together with the index, and never behind what was said to be done.
+"""The state of a sync on disk: saved together with the index, and never behind reported progress.
 
 Invariants
-    A change is in the journal before it is reported, so a killed run repeats nothing that was finished.
+    A change is in the journal before it is reported, so a killed run repeats no finished work.
     The journal is on disk moments later: changes that finish together share one fsync.
     State, index and llms.txt are written together, by one thread; changes that come during a save share
     the next. A change is in all of them within a second, or ten times as long as the last save took.
@@ -43,10 +43,10 @@ from pair.sync.state import (
 from pair.text.characters import clip
 
 _GROUP_SECONDS = 0.05
-"""Changes of so long share one fsync of the journal: on many disks, nothing can be appended during an fsync."""
+"""Time for changes to share one fsync of the journal. On many disks, an fsync blocks appends."""
 _REST_SECONDS = 0.5
 _RESTS_PER_SAVE = 7
-"""A change that just misses a save waits for that save, this rest and the next save: less than ten saves together."""
+"""Pause between saves, as a multiple of their duration. A change is saved within the time of ten saves."""
 _END = b"\n}}\n"
 _PROBLEMS = 200
 _REASON_CHARACTERS = 300
@@ -59,9 +59,9 @@ class StateHead(msgspec.Struct):
     index_sha256: str
     source_count: int
     settled: str
-    """Fingerprint of the source set when the last run left nothing undone; empty when it did."""
+    """Fingerprint of the source set after a complete run; empty after an incomplete one."""
     next_check_at: Any
-    """The first check of all URLs; null without URLs."""
+    """The time of the first due check of a URL; null without URLs."""
     last_check_at: Any
     skipped: dict[str, StoredSkip]
     llms_mark: str = ""
@@ -71,11 +71,11 @@ class StateHead(msgspec.Struct):
 class Loaded:
     state: SyncState
     newest_journal: int | None
-    """None when the saved state is complete."""
+    """The generation of the newest journal; None when the saved state is complete."""
 
 
 class StateStore:
-    """Holds the state of one sync; `open` it under the lock, change it from any thread."""
+    """The state of one sync. `open` it under the lock; change it from any thread."""
 
     def __init__(self, cache_path: Path, index_path: Path, clock: Clock, llms: LlmsFile | None = None) -> None:
         self._cache_path = cache_path
@@ -100,7 +100,7 @@ class StateStore:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Self]:
-        """Loads and repairs; everything is saved when the block ends, however it ends."""
+        """Load and repair the state. Everything is saved when the block ends, even after an error."""
         loaded = load(self._cache_path, self._clock)
         self.state = loaded.state
         self._remove_saved_journals(self.state.generation)
@@ -131,7 +131,7 @@ class StateStore:
             raise RuntimeError("the saving thread ended before everything was saved")
 
     def read_settled_head(self) -> StateHead | None:
-        """Return the head; None if the state is missing, a run was cut off, or the index differs."""
+        """Return the head; None if the state is missing, a run was interrupted, or the index differs."""
         try:
             with self._cache_path.open("rb") as stream:
                 value = json.loads(stream.readline().rstrip()[: -len(b"{")] + b"{}}")
@@ -146,14 +146,14 @@ class StateStore:
         return head if head.settled and self._is_written() else None
 
     def settle(self, fingerprint: str) -> None:
-        """Note that the run that ends now left nothing undone."""
+        """Note that this run was complete."""
         with self._lock:
             if self.state.settled != fingerprint:
                 self.state.settled = fingerprint
                 self._is_dirty = True
 
     def note_problems(self, problems: dict[str, str]) -> None:
-        """Keep the first problems, shortened. The same problems again are no change."""
+        """Keep the first problems, shortened. The same problems again do not count as a change."""
         kept = {source_id: clip(problems[source_id], _REASON_CHARACTERS) for source_id in sorted(problems)[:_PROBLEMS]}
         with self._lock:
             if self.state.problems != kept:
@@ -190,14 +190,14 @@ class StateStore:
         self._change("source", source_id, None)
 
     def skip(self, path: str, seen: FileSeen, reason: str) -> None:
-        """Remember that a file is no source, so that it is not read again."""
+        """Note that a file is not a source, so that it is not read again."""
         self._change("skipped", path, {"size_bytes": seen.size_bytes, "mtime_ns": seen.mtime_ns, "reason": reason})
 
     def unskip(self, path: str) -> None:
         self._change("skipped", path, None)
 
     def put_cursor(self, collection: str, value: dict[str, Any] | None) -> None:
-        """Note where the next read of a source continues: what was reported before is in the journal by then."""
+        """Note the position of the next read of a source. All events before it are in the journal by then."""
         self._change("cursor", collection, value)
 
     def _change(self, kind: str, key: str, value: dict[str, Any] | None) -> None:
@@ -224,7 +224,7 @@ class StateStore:
         try:
             files.write_all(self._journal, line)
         except OSError:
-            # Half a line on a full disk would spoil the next one.
+            # Half a line on a full disk would damage the next one.
             os.ftruncate(self._journal, whole_bytes)
             raise
         self.bytes_written += len(line)
@@ -361,7 +361,7 @@ class StateStore:
 
 
 def load(cache_path: Path, clock: Clock) -> Loaded:
-    """The saved state and what journals add to it. Raises E102, keeping a damaged file aside."""
+    """Return the saved state with the changes of journals. Raises E102, and moves a damaged file aside."""
     try:
         return read(cache_path)
     except ValueError as fault:
@@ -376,7 +376,7 @@ def load(cache_path: Path, clock: Clock) -> Loaded:
 
 
 def read_state(cache_path: Path) -> SyncState:
-    """Return the saved state and what journals add to it. Raises E102, and leaves a damaged file where it is."""
+    """Return the saved state with the changes of journals. Raises E102, and does not move a damaged file."""
     try:
         return read(cache_path).state
     except ValueError as fault:
@@ -384,7 +384,7 @@ def read_state(cache_path: Path) -> SyncState:
 
 
 def read_signature(cache_path: Path) -> str:
-    """Return what changes whenever the state is saved."""
+    """Return a value that changes whenever the state is saved."""
     seen = cache_path.stat() if cache_path.exists() else None
     return f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns}" if seen else "none"
 
@@ -393,7 +393,7 @@ _READING_TRIES = 20
 
 
 def read(cache_path: Path) -> Loaded:
-    """Raises ValueError for a damaged file, with a reason for people; a file that is not there is an empty state."""
+    """Read a state; a missing file is an empty state. Raises ValueError with a readable reason if it is damaged."""
     for _ in range(_READING_TRIES):
         before = read_signature(cache_path)
         loaded = _read_once(cache_path)
@@ -412,7 +412,7 @@ def _read_once(cache_path: Path) -> Loaded:
         try:
             value = json.loads(content)
         except (ValueError, RecursionError) as fault:
-            raise ValueError("It is not whole JSON") from fault
+            raise ValueError("It is not valid JSON") from fault
         state = state_from_json(value)
     newest = None
     for generation, path in _journals(cache_path):
@@ -423,7 +423,7 @@ def _read_once(cache_path: Path) -> Loaded:
 
 
 def _replay(path: Path, state: SyncState) -> None:
-    """Apply the journal to the state. A last line that was cut off by a kill is ignored."""
+    """Apply the journal to the state. A truncated last line is ignored."""
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().split(b"\n"):
             with contextlib.suppress(ValueError, RecursionError):
@@ -441,7 +441,7 @@ def _apply(state: SyncState, kind: str, key: str, value: dict[str, Any] | None) 
 
 
 def _journals(cache_path: Path) -> list[tuple[int, Path]]:
-    """Journals by generation, oldest first."""
+    """Return the journals by generation, oldest first."""
     pattern = re.compile(re.escape(cache_path.name) + r"\.journal-(\d+)")
     if not cache_path.parent.is_dir():
         return []

@@ -16,7 +16,7 @@ second answer is returned. `delay`: the hook runs first. `late`: E206, and a wri
 it. `again`: the request succeeds, and a write arrives a second time when the test runs it."""
 
 Plan = Callable[[str, str], Fault]
-"""Returns the fault of an operation (by its name) on a key."""
+"""A function that returns the fault of an operation (by its name) on a key."""
 
 Arrival = Callable[[], None]
 """A delayed write. Call it to let the write arrive. Its answer is lost."""

@@ -149,7 +149,7 @@ class LeaseSuite:
         assert (raised.value.code, raised.value.details["holder"]) == (errors.LEASE_HELD, lease.holder)
         assert len(pauses) == 5, "one try, then two, then three"
         leases.release(lease)
-        rival.acquire("kb.next", seconds=LONG_SECONDS)  # the queue has left its place
+        rival.acquire("kb.next", seconds=LONG_SECONDS)  # The queue has released its place.
 
     def test_an_occasional_writer_waits_for_nobody_that_is_next(self, leases: Leases, rival: Leases) -> None:
         leases.acquire("kb.next", seconds=LONG_SECONDS)

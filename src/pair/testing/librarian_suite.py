@@ -16,7 +16,7 @@ from pair.librarians.rules import fault_of
 
 SHORT_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0
-"""Margin for a busy machine: far less than a librarian that ignores its limit would take."""
+"""A margin for a busy machine. A librarian that ignores its limit takes far longer."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""How text is read: characters, words, sentences, Markdown, key terms and entities."""
+"""Text analysis: characters, words, sentences, Markdown, key terms and entities."""

@@ -5,7 +5,7 @@ import re
 IDEOGRAPHS = "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
 WIDE = re.compile(f"[{IDEOGRAPHS}\u3041-\u30ff\uac00-\ud7a3]+")
-"""Runs of Chinese, Japanese and Korean writing."""
+"""Runs of Chinese, Japanese and Korean characters."""
 
 # `\w` lacks the vowel signs of these scripts, without which words fall apart: Hebrew, Arabic, India, Thai to Khmer.
 LETTER = (
@@ -125,4 +125,4 @@ thursday friday saturday sunday
 ENGLISH = frozenset(_ENGLISH.split())
 STOP_WORDS = frozenset((_ENGLISH + _GERMAN + _FRENCH + _SPANISH + _ITALIAN + _PORTUGUESE + _DUTCH + _RUSSIAN).split())
 UNTELLING = STOP_WORDS | frozenset(_CALENDAR.split())
-"""Stop words, months and days: every log and letter has them."""
+"""Stop words, months and days, which occur in every log and letter."""

@@ -25,11 +25,11 @@ ALIAS = "alias"
 """The kind of an edge between an acronym and its long form."""
 
 MOST_ENTITIES = 16
-"""Entities of a chunk. A paragraph names fewer, and a list of names tells little about each."""
+"""Maximum number of entities of a chunk. A paragraph names fewer, and a list of names tells little about each."""
 MOST_EDGES = 3
-"""Edges of a chunk, between its strongest entities. Mentions already show which others occur with them."""
+"""Maximum number of edges of a chunk, between its strongest entities. Mentions show the others."""
 MOST_TITLE_WORDS = 8
-"""A longer title is a sentence: its names are entities, the title is not."""
+"""Maximum length of a title that is an entity. A longer title is a sentence."""
 _STRONGEST = 3
 _MOST_NAME_WORDS = 8
 _MOST_NAME_CHARACTERS = 80
@@ -42,7 +42,7 @@ _WORD_WEIGHT = 0.8
 _DATE_WEIGHT = 0.5
 _PART_WEIGHT = 0.4
 _UNSURE_WEIGHT = 0.3
-"""A capitalised word that may only begin a sentence."""
+"""The weight of a word that may be capitalised only because it begins a sentence."""
 _NUMBER_WEIGHT = 0.3
 TITLE_WEIGHT = 2.0
 """The weight that the title of a document adds to its mention in each chunk."""
@@ -113,7 +113,7 @@ class DocumentText:
 
 
 class Grapher(Protocol):
-    """Makes the graphs of documents that have none."""
+    """A maker of the graphs of documents that come without one."""
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ class Grapher(Protocol):
 
 
 class TextGrapher:
-    """Makes graphs by these rules."""
+    """A grapher that uses these rules."""
 
     name = NAME
 
@@ -266,7 +266,7 @@ def _long_form(before: str, acronym: str) -> str:
 
 def _find_occurrences(text: str) -> list[tuple[str, float]]:
     occurrences: list[tuple[str, float]] = []
-    if not text.isupper():  # in a text of capitals, they do not mark names
+    if not text.isupper():  # In a text of capitals, they do not mark names.
         for name in _name_pattern().finditer(text):
             occurrences += _in_name(name[0], _is_beginning(text, name.start()))
     # A quick check skips plain words, which are most of them.

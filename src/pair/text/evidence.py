@@ -1,23 +1,24 @@
-"""The smallest blocks of a passage that can be quoted: each with what it needs to be understood.
+"""Evidence: the smallest blocks of a passage that can be quoted, each with the context that it needs.
 
 A sentence comes with the one that it refers to, an item with its lead-in, a row with the head of its table, code with
-its explanation, and a definition with its term. What is quoted is the text of the passage, but for line breaks.
+its explanation, and a definition with its term. A quotation is the text of the passage, except for line breaks.
 """
 
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pair.text.markdown import TextBlock, find_sentences, is_statement, read_blocks
-from pair.text.tokenizer import terms
+from pair.text.tokenizer import analyse
 
 _MOST_QUOTED = 420
-"""In characters: a sentence is quoted with those behind it in its paragraph, up to here."""
+"""Maximum length of a sentence with the sentences after it in its paragraph, in characters."""
 _MOST_LEAD, _MOST_TERM, _MOST_ITEM, _MOST_CODE, _MOST_ROW = 300, 200, 500, 700, 700
 _MOST_LISTED, _MOST_STEPS = 900, 1500
-"""The most characters of a lead-in, a term, an item, code, a row; of a list with its lead-in, and of steps."""
+"""Maximum length of a lead-in, a term, an item, code, a row; of a list with its lead-in; and of steps, in characters.
+"""
 _TERM_WORDS = 8
 _SYNOPSIS_MARKS = 4
 _BULLETS = frozenset("-*+")
@@ -36,7 +37,7 @@ _FIRST_FENCE = re.compile(r"^[ \t]*```(?P<behind>[^\n]*(?:\n[^\n]*|$))", re.MULT
 _SAYS_NOTHING = re.compile(
     r"(?:this|the (?:following|next)) (?:chapter|section|appendix|document|page|part|manual)s?\b[^.]*?"
     r"\b(?:explain|describe|cover|discuss|list|show|contain|outline|give|introduce)(?:s|es)?\b"
-    r"|\w+ \w+: \S+$|see also\b",
+    r"|\w+ \w+: \S+$|(?:[^:]{1,60}: )?see (?:also\b|[^.]{1,80}\.?$)",
     re.IGNORECASE,
 )
 
@@ -50,47 +51,68 @@ _DEFINING: Mapping[str, str] = {
     "pt": "é|são|era|foi|significa|representa|permite|consiste",
     "nl": "is|zijn|was|betekent|bestaat uit",
 }
-"""Verbs behind what is defined, by language."""
+"""Verbs after a defined term, by language."""
+_NO_SUBJECT = (
+    r"(?![a-z]|(?:If|When|Whenever|Once|While|Unless|Until|After|Before|Because|Since|Although|As|For|In|On|With|By|At"
+    r"|This|That|These|Those|Such|Some|Many|Most|More|Other|Another|Each|Every|All|Any|Both|It|There|What|How) )"
+)
+"""Excludes sentences that begin with a clause or refer back: they do not define their subject."""
+_NO_NOUN = (
+    r"(?!(?:not|also|then|now|still|already|always|never|only|\w+ly) "
+    r"|(?!(?:used|called|known|defined|designed|intended|based|composed|made|named|considered) )\w+(?:ed|en|ing) )"
+)
+"""Excludes verbs such as "is marked", which do not define the subject; "is used" may."""
+_ATTRIBUTE = re.compile(
+    r"(?!\w+ (?:term|concept|notion|idea) of )(?P<head>.{2,}?) (?:of|for|to|from|by|between|with|when|where) "
+)
+"""A subject that begins with another noun: "The cause of deadlocks is …" does not define deadlocks."""
+_RELATIVE = re.compile(r".* (?:that|which|who|whose)$")
 
 
 @functools.cache
 def _compile_definition(language: str) -> re.Pattern[str]:
-    return re.compile(rf"(?P<subject>[^.:;]{{2,80}}?) (?:{_DEFINING.get(language, _DEFINING['en'])}|[-\u2014]) ")
+    verbs, before, behind = _DEFINING.get(language, _DEFINING["en"]), "", ""
+    if language == "en":
+        before, behind = _NO_SUBJECT, _NO_NOUN
+    return re.compile(rf"{before}(?P<subject>[^.:;]{{2,80}}?) (?:{verbs}|[-\u2014]) {behind}")
 
 
 class Evidence(NamedTuple):
     """A block that can be quoted."""
 
     kind: str
-    """sentence, item, row, code"""
+    """The kind: sentence, item, row or code."""
     text: str
     """The statement itself, on one line."""
     quote: str
-    """Markdown of the statement, with those behind it that explain it."""
+    """Markdown of the statement and of the statements after it that explain it."""
     lead: str
-    """Markdown of what the statement needs to be understood; "" for none."""
+    """Markdown of the context that the statement needs; "" for none."""
     term: str
-    """What a definition defines; "" where there is none."""
+    """The term of a definition; "" for none."""
     behind_term: int
-    """How many statements are between it and the term."""
+    """Number of statements between it and the term."""
     headings: tuple[str, ...]
-    """Those that it is under, the nearest last."""
+    """The headings above it, the nearest last."""
     opening: float
-    """1 for the first sentence under a heading, less for those behind it, 0 behind the first paragraph."""
+    """1 for the first sentence under a heading, less for those after it, 0 after the first paragraph."""
     group: int
-    """The list, paragraph or table that it is part of, by number."""
+    """Number of the list, paragraph or table that contains it."""
 
     @property
     def is_thin(self) -> bool:
-        """Whether it only points to what says more: the synopsis of a command, or a sentence about the text itself."""
+        """Whether it only points to other text: the synopsis of a command, or a sentence about the text itself."""
         if self.kind == "code":
             return self.text.count("[") + self.text.count("|") > _SYNOPSIS_MARKS
-        return bool(_SAYS_NOTHING.match(self.text))
+        return self.text.endswith("?") or bool(_SAYS_NOTHING.match(self.text))
 
     def find_subject(self, language: str) -> str:
-        """Return what the statement defines, as "A lease" in "A lease is a lock that expires."; else ""."""
+        """Return the defined term, such as "A lease" in "A lease is a lock that expires."; "" for no definition."""
         defined = _compile_definition(language).match(self.text)
-        return defined["subject"] if defined else ""
+        if defined is None or _RELATIVE.match(defined["subject"]):
+            return ""
+        attributed = _ATTRIBUTE.match(defined["subject"])
+        return attributed["head"] if attributed else defined["subject"]
 
     @property
     def shown(self) -> str:
@@ -101,75 +123,78 @@ class Evidence(NamedTuple):
 
 
 def read_evidence(passage: str, most: int) -> list[Evidence]:
-    """Return the first blocks of a passage that can be quoted, in their order, at most so many."""
+    """Return the first blocks of a passage that can be quoted, up to a maximum number."""
     fence = _FIRST_FENCE.search(passage)
     if fence and not fence["behind"].strip():
-        # Behind an opening fence there is code. This one closes code that began before the passage.
+        # An opening fence is followed by code. This fence closes code that began before the passage.
         passage = f"```\n{passage[: fence.start()]}\n```{passage[fence.start('behind') :]}"
     return list(itertools.islice(_EvidenceReader(passage).read(), most))
 
 
 class QuotableBlock(NamedTuple):
-    """A block as it is shown, with the terms that a question is compared with."""
+    """A block for display, with the terms that are compared with a question."""
 
     evidence: Evidence
     shown: str
-    is_thin: bool
     shown_terms: frozenset[str]
     statement_terms: frozenset[str]
-    """Of the statement and what it defines."""
+    """Terms of the statement and of its defined term."""
     around_terms: frozenset[str]
-    """Of its headings and the title of its document."""
+    """Terms of its headings and of the title of its document."""
     heading_terms: frozenset[str]
-    """Of the nearest heading."""
-    defined_terms: frozenset[str]
-    """Of the term that it defines."""
-    subject_terms: frozenset[str]
+    """All terms of the nearest heading."""
 
 
-class QuotablePassage(NamedTuple):
-    language: str
-    blocks: list[QuotableBlock]
-    terms: frozenset[str]
-    """Of the passage and its title."""
+class TermReader:
+    """A reader of the terms of texts in one language. It analyses each text and each word once."""
 
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self._pieces: dict[str, tuple[str, ...]] = {}
+        self._found: dict[str, frozenset[str]] = {}
 
-def read_quotable(passages: Iterable[tuple[str, str, str]], most: int, *, steps: bool) -> list[QuotablePassage]:
-    """Return the blocks of passages, at most so many of each.
+    def find(self, text: str) -> frozenset[str]:
+        """Return all terms of a text."""
+        if text in self._found:
+            return self._found[text]
+        pieces, known = set(text.split()), self._pieces
+        for piece in pieces - known.keys():
+            analysed = analyse(piece, self.language)
+            known[piece] = (*analysed.terms, *analysed.extras)
+        self._found[text] = frozenset().union(*map(known.__getitem__, pieces))
+        return self._found[text]
 
-    `passages`: title, text and language of each, which its terms are in. `steps`: see `show_evidence`.
-    """
-    read = []
-    for title, text, language in passages:
+    def read_quotable(
+        self, title: str, text: str, asked: frozenset[str], most: int, *, steps: bool
+    ) -> list[QuotableBlock]:
+        """Return the first blocks of a passage, up to a maximum number, with their terms that are in `asked`.
 
-        def read_terms(part: str, language: str = language) -> frozenset[str]:
-            return frozenset(terms(part, language))
+        `steps`: see `show_evidence`.
+        """
+        title_terms = self.find(title) & asked
+        self.find(text)
+        telling = {piece: terms for piece in set(text.split()) if not asked.isdisjoint(terms := self._pieces[piece])}
 
-        title_terms, evidence = read_terms(title), read_evidence(text, most)
+        def find_asked(part: str) -> frozenset[str]:
+            pieces = telling.keys() & part.split()
+            return asked.intersection(itertools.chain.from_iterable(map(telling.__getitem__, pieces)))
+
+        evidence = read_evidence(text, most)
         blocks = []
         for number, own in enumerate(evidence):
             shown = show_evidence(evidence, number, steps=steps)
-            block = QuotableBlock(
-                own,
-                shown,
-                own.is_thin,
-                shown_terms=read_terms(shown),
-                statement_terms=read_terms(f"{own.term} {own.text}"),
-                around_terms=title_terms | read_terms(" ".join(own.headings)),
-                heading_terms=read_terms(own.headings[-1]) if own.headings else frozenset(),
-                defined_terms=read_terms(own.term),
-                subject_terms=read_terms(own.find_subject(language)),
-            )
-            blocks.append(block)
-        read.append(QuotablePassage(language, blocks, title_terms | read_terms(text)))
-    return read
+            around = title_terms.union(*(self.find(heading) & asked for heading in own.headings))
+            heading_terms = self.find(own.headings[-1]) if own.headings else frozenset[str]()
+            statement = find_asked(f"{own.term} {own.text}")
+            blocks.append(QuotableBlock(own, shown, find_asked(shown), statement, around, heading_terms))
+        return blocks
 
 
 def show_evidence(evidence: Sequence[Evidence], number: int, *, steps: bool) -> str:
-    """Return Markdown of a block with all that belongs to it.
+    """Return Markdown of a block with everything that belongs to it.
 
-    What ends with a colon is shown with the list or code that it leads to. `steps`: show an item with the whole list,
-    and a sentence with the code behind its paragraph.
+    Text that ends with a colon is shown with the list or code after it. `steps`: show an item with the whole list, and
+    a sentence with the code after its paragraph.
     """
     own = evidence[number]
     if own.kind == "item" and steps:
@@ -201,21 +226,21 @@ class _EvidenceReader:
         self._terms: list[str] = []
         self._is_bold = False
         self._term_column = -1
-        """Where the item begins that defines the term; -1 for a term that is no item."""
+        """Start of the item that defines the term; -1 if the term is not an item."""
         self._behind_term = 0
         self._has_definition = True
-        """Whether the terms were followed by text: the next term begins another definition."""
+        """Whether text followed the terms, so that the next term begins another definition."""
         self._lead = ""
         """The sentence that ends with a colon, or the caption of a table."""
         self._before = ""
-        """The last sentences of the paragraph before."""
+        """The last sentences of the previous paragraph."""
         self._table_head = ""
         self._is_opening = True
         self._group = 0
         self._kind_before = ""
 
     def read(self) -> Iterator[Evidence]:
-        blocks = [block for block in read_blocks(self._passage) if self._text(block)]
+        blocks = [block for block in read_blocks(self._passage) if self._passage[block.start : block.end].strip()]
         for number, block in enumerate(blocks):
             following = blocks[number + 1].kind if number + 1 < len(blocks) else ""
             for evidence in self._read_block(block, following):
@@ -324,7 +349,7 @@ class _EvidenceReader:
         self._is_opening = False
 
     def _leave_item(self, line: int) -> int:
-        """Return where a line begins; forget the term of an item that the line is no part of."""
+        """Return the start of a line; drop the term of an item that does not contain the line."""
         text = self._passage[line : line + _MOST_TERM]
         column = len(text) - len(text.lstrip(" "))
         if column <= self._term_column:
@@ -344,7 +369,7 @@ class _EvidenceReader:
         return _BLANKS.sub(" ", self._passage[block.start : block.end]).strip()
 
     def _is_term(self, block: TextBlock, following: str) -> bool:
-        """Return whether this names what the next paragraph is about: bold, or a few words that are no sentence."""
+        """Return whether this is a term for the next paragraph: bold text, or a few words that are not a sentence."""
         line = self._passage[block.start : block.end].strip()
         if len(line) > _MOST_TERM or "\n" in line:
             return False
@@ -357,7 +382,7 @@ class _EvidenceReader:
 def _split(passage: str, block: TextBlock) -> Iterator[str]:
     for start, end in find_sentences(passage, block.start, block.end):
         text = _BLANKS.sub(" ", passage[start:end]).strip()
-        while len(text) > _MOST_CODE:  # no sentence: a wall of words
+        while len(text) > _MOST_CODE:  # Too long for a sentence.
             cut = text.rfind(" ", 0, _MOST_QUOTED) + 1 or _MOST_QUOTED
             yield text[:cut].strip()
             text = text[cut:]

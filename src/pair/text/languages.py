@@ -28,16 +28,16 @@ _ALIASES = {"nb": "no", "nn": "no", "hr": "sr", "bs": "sr"} | {name: code for co
 COMPOUNDING = frozenset({"de", "nl", "sv", "da", "no", "fi", "hu", "et"})
 """Languages that write compounds as one word."""
 LINKS = ("", "s", "n", "es", "en", "e")
-"""What joins the parts of a compound."""
+"""Letters that join the parts of a compound."""
 
 _SAMPLE_CHARACTERS = 1000
 _SURELY_ENGLISH = 0.25
-"""The share of English stop words that decides without a comparison. No other language shares as many with it."""
+"""Share of English stop words above which a text is English, without a comparison with other languages."""
 _LEAST_STOP_WORDS = 4
-"""With fewer different stop words, a text of plain ASCII does not show its language; other letters count for one."""
+"""Minimum number of different stop words to detect the language of ASCII text; other letters count for one."""
 _LEAST_SHARE = 0.1
-"""Running text has more stop words than this among its words; lists and code of any language have fewer."""
-_WORD = re.compile(r"[^\W\d_]+")
+"""Minimum share of stop words in running text; lists and code of any language have fewer."""
+_WORD = re.compile(r"[^\W\d_]{2,}")
 
 _STOP_WORDS: Mapping[str, str] = {
     "en": """
@@ -243,21 +243,23 @@ def _parse_code(value: str) -> str:
 
 def detect_language(text: str) -> str:
     """Return the language whose stop words are most frequent in the text; English if they are few or in doubt."""
-    words = [word for word in _WORD.findall(text.lower()) if len(word) > 1]
+    words = _WORD.findall(text.lower())
     english = sum(map(STOP_WORDS["en"].__contains__, words))
     if not words or english >= _SURELY_ENGLISH * len(words):
         return "en"
+    languages_of = _languages_of_word()
+    known = list(filter(languages_of.__contains__, words))
+    least = max(_LEAST_SHARE * len(words), 1.5 * english)
+    if len(known) < least:
+        return "en"
     counts: Counter[str] = Counter()
     distinct: Counter[str] = Counter()
-    languages_of = _languages_of_word()
-    for word, count in Counter(words).items():
-        for code in languages_of.get(word, ()):
+    for word, count in Counter(known).items():
+        for code in languages_of[word]:
             counts[code] += count
             distinct[code] += 1
     best = max(counts, key=lambda code: counts[code], default="en")
-    is_clear = distinct[best] + (not text.isascii()) >= _LEAST_STOP_WORDS and counts[best] >= max(
-        _LEAST_SHARE * len(words), 1.5 * english
-    )
+    is_clear = distinct[best] + (not text.isascii()) >= _LEAST_STOP_WORDS and counts[best] >= least
     return best if is_clear else "en"
 
 

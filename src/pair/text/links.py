@@ -19,11 +19,11 @@ from urllib.parse import unquote, urljoin, urlsplit
 from pair.text.entity_rules import title_entity
 
 MOST_LINKS = 16
-"""Links of a chunk. A longer list is a table of contents, which tells little about each target."""
+"""Maximum number of links of a chunk. A longer list is a table of contents, which tells little about each target."""
 LINK_WEIGHT = 1.0
 """The weight of a link as a mention of its target: that of a full name."""
 _MOST_CHARACTERS = 500
-"""Longer targets are not links to documents."""
+"""Maximum length of a target; longer ones are not links to documents."""
 
 _MAYBE = re.compile(r"\]\(|\]\[|\[\[|\]:")
 _CODE = re.compile(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 LONGEST_HEADING = 200
-"""In characters. A longer heading is treated as a paragraph."""
+"""Maximum length of a heading, in characters. A longer one is treated as a paragraph."""
 
 _INDENT = r"(?P<indent> {0,3}+)"
 _LINE_END = r"(?=\r?\n|\Z)"
@@ -167,12 +167,12 @@ class _BlockReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._done = 0
-        """Where the last heading or block ended."""
+        """The end of the last heading or block."""
         self.headings: list[Heading] = []
         self.blocks: list[Block] = []
 
     def read(self, mark: re.Match[str]) -> int:
-        """Parse what starts at the mark, and return where to continue: at or before the end of a line."""
+        """Parse the block that starts at the mark, and return where to continue: at or before the end of a line."""
         return self._READERS[mark.lastgroup or ""](self, mark)
 
     def _read_heading(self, mark: re.Match[str]) -> int:
@@ -292,7 +292,7 @@ class _BlockReader:
 
 
 class _ListReader:
-    """Reads one list: its items, and the fenced code inside them."""
+    """A reader of one list: its items, and the fenced code inside them."""
 
     def __init__(self, text: str) -> None:
         self._text = text

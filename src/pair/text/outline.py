@@ -121,7 +121,7 @@ def _first_sentences(paragraphs: Sequence[str], *, most: int = 3) -> list[str]:
 def read_prose(text: str) -> Outline:
     """Read Markdown, reStructuredText, AsciiDoc and plain text."""
     fields: dict[str, str] = {}
-    if headers := _HEADERS.match(text, 0, 10_000):  # of a mail or a package
+    if headers := _HEADERS.match(text, 0, 10_000):  # The header of a mail or a package.
         fields, text = _read_fields(headers[0]), text[headers.end() :]
     said = "\n".join(text[block.start : block.end] for block in read_blocks(text) if block.kind != "code")
     plain = _NOISE.sub("", _drop_inline_markup(text))
@@ -172,7 +172,7 @@ def _read_page(text: str, fields: dict[str, str], marked: Sequence[str]) -> Outl
     if headings and (not title or title.casefold().startswith(headings[0].name.casefold()[:40])):
         title, headings = headings[0].name, headings[1:]
     elif headings and all(part.level > headings[0].level for part in headings[1:]):
-        # The page has a title of its own besides the one in its front matter.
+        # The page has a title in addition to the one in its front matter.
         announced, headings = [headings[0].name, *announced], headings[1:]
     names = {title, *(part.name for part in headings)}
     said = [paragraph for paragraph in prose if paragraph not in names]

@@ -11,7 +11,7 @@ def allow_edits(word: str) -> int:
 
 
 def count_edits(word: str, others: Sequence[str]) -> list[int]:
-    """Return the edits that make each other word of this one: replace, insert or drop a letter, or swap two."""
+    """Return the edits from this word to each other word: replace, insert or drop a letter, or swap two."""
     if not others:
         return []
     size = max(map(len, others))

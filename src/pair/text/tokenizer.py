@@ -20,12 +20,12 @@ import Stemmer
 from pair.text.languages import STOP_WORDS, stem_word
 
 VERSION = 1
-"""Stored in each index: terms of different versions cannot be compared."""
+"""The version that each index stores: terms of different versions cannot be compared."""
 
 _LONGEST_WORD = 64
 _LONGEST_WHOLE = 200
 _CACHED_PIECE = 48
-"""Longer pieces seldom occur again."""
+"""Maximum length of a cached piece; longer ones seldom occur again."""
 
 
 # Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Kana, Han; and Hangul, whose words carry particles.
@@ -86,7 +86,7 @@ class Word(NamedTuple):
     start: int
     end: int
     term: str
-    """Empty if there are only extra terms."""
+    """The term; empty if there are only extra terms."""
     form: str
     """The word as written, without case and accents."""
     extras: tuple[str, ...]
@@ -120,12 +120,41 @@ def find_words(query: str, texts: Iterable[str]) -> list[frozenset[str]]:
 
 def _analyse(piece: str, language: str) -> Analysed:
     core = piece.rstrip(_BEHIND).lstrip(_BEFORE)
-    if core.isascii() and len(core) <= _LONGEST_WORD and _is_plain(core):
-        # A shortcut for nine of ten words.
-        form = core.lower()
-        term = stem(form, language)
-        return Analysed((term,), (), ((form, term),) if form != term else ())
-    words = list(_words_of(piece, language))
+    if core.isascii():
+        if len(core) <= _LONGEST_WORD and _is_plain(core):
+            # A shortcut for nine of ten words, which many pieces share.
+            return _analyse_plain(core.lower(), language)
+        if piece.isascii():
+            return _analyse_ascii(piece, language)
+    return _join_words(list(_words_of(piece, language)))
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _analyse_plain(form: str, language: str) -> Analysed:
+    term = stem(form, language)
+    return Analysed((term,), (), ((form, term),) if form != term else ())
+
+
+def _analyse_ascii(piece: str, language: str) -> Analysed:
+    """Return what `_words_of` finds in a piece of ASCII, without the places of words."""
+    terms: list[str] = []
+    extras: list[str] = []
+    forms: set[tuple[str, str]] = set()
+    for whole in _ASCII.findall(piece):
+        covered = 0
+        for part in _ASCII_WORDS.findall(whole):
+            form, term, humps = _analyse_part(part, language)
+            covered += len(part)
+            terms.append(term)
+            extras += humps
+            if form != term:
+                forms.add((form, term))
+        if covered < len(whole) <= _LONGEST_WHOLE:
+            extras += dict.fromkeys(_wholes(whole.lower()))
+    return Analysed(tuple(terms), tuple(extras), tuple(sorted(forms)))
+
+
+def _join_words(words: Sequence[Word]) -> Analysed:
     return Analysed(
         tuple(word.term for word in words if word.term),
         tuple(extra for word in words for extra in word.extras),
@@ -133,7 +162,7 @@ def _analyse(piece: str, language: str) -> Analysed:
     )
 
 
-_analyse_cached = functools.lru_cache(maxsize=1 << 17)(_analyse)
+_analyse_cached = functools.lru_cache(maxsize=1 << 16)(_analyse)
 
 
 def _words_of(piece: str, language: str = "en") -> Iterator[Word]:
@@ -165,12 +194,19 @@ def _split_compound(compound: re.Match[str], language: str) -> Iterator[Word]:
     covered = 0
     pattern = _ASCII_WORDS if compound.string.isascii() else _scripts().words
     for part in pattern.finditer(compound.string, begin, end):
-        form = fold(part[0])[:_LONGEST_WORD]
         covered += part.end() - part.start()
-        term = stem(form if language == "en" else part[0][:_LONGEST_WORD], language)
-        yield Word(part.start(), part.end(), term, form, tuple(_humps(part[0], language)))
+        form, term, humps = _analyse_part(part[0], language)
+        yield Word(part.start(), part.end(), term, form, humps)
     if covered < end - begin <= _LONGEST_WHOLE:
         yield Word(begin, end, "", "", tuple(dict.fromkeys(_wholes(fold(compound[0])))))
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _analyse_part(part: str, language: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return the form, the term and the extra terms of a word of a compound."""
+    form = fold(part)[:_LONGEST_WORD]
+    term = stem(form if language == "en" else part[:_LONGEST_WORD], language)
+    return form, term, tuple(_humps(part, language))
 
 
 def _wholes(whole: str) -> Iterator[str]:
@@ -212,7 +248,7 @@ def fold(word: str) -> str:
 
 
 def stem(word: str, language: str = "en") -> str:
-    """Return the term of a word. English takes the folded word; other languages stem accents before they drop."""
+    """Return the term of a word. English stems the folded word; other languages stem it with accents, then fold it."""
     if language == "en":
         return str(_stemmer.stemWord(word)) if _STEMMABLE(word) else word
     return fold(stem_word(word, language))
@@ -223,10 +259,10 @@ def stem(word: str, language: str = "en") -> str:
 _QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02", '"'))
 _ASKED = re.compile(r'(?P<minus>(?<!\S)-)?"(?P<phrase>[^"]*)"|(?P<without>(?<!\S)-(?=[^\W\d_]))?(?P<piece>[^\s"]+)')
 _WORDS_BESIDE_STRICT_PHRASES = 3
-"""With more words, the query is a question that quotes something: its answer need not hold the quotation."""
+"""Maximum number of words outside quotes for required phrases. A longer query is a question that quotes something."""
 
 Phrase = tuple[str, ...]
-"""Terms that follow each other."""
+"""A phrase: terms that follow each other."""
 
 
 SECONDARY = 0.5

@@ -1,4 +1,4 @@
-"""Render pages with an installed Chromium, under the address checks of the page client.
+"""A renderer of pages in an installed Chromium, with the address checks of the page client.
 
 Invariants
     Unless private addresses are allowed, all traffic of the browser goes through a proxy that checks addresses.
@@ -50,7 +50,7 @@ _DONE, _NOT_ALLOWED, _UNREACHABLE, _NOT_SUPPORTED = 0, 2, 4, 7
 
 
 class BrowserRenderer:
-    """Renders pages for several threads, one at a time; a single thread controls the browser."""
+    """A renderer of pages for several threads, one at a time; a single thread controls the browser."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class BrowserRenderer:
             raise PageFault(describe_fault(fault)) from fault
 
     def _check_traffic(self) -> None:
-        """Refuse a page whose traffic was cut off: parts of it may be missing."""
+        """Refuse a page whose traffic exceeded the limit: parts of it may be missing."""
         if self._proxy is not None and self._proxy.is_used_up():
             raise PageFault(f"the page loads more than {_TRAFFIC_FACTOR * self._max_bytes:,} bytes")
 

@@ -1,4 +1,4 @@
-"""HTTP client with time limits, redirects, retries, a token for one host, and a limit of the body."""
+"""HTTP client with time limits, redirects, retries, a token for one host, and a size limit for bodies."""
 
 import contextlib
 import math
@@ -41,7 +41,7 @@ class HttpAnswer:
 
 
 class HttpClient:
-    """Create a client. `token` is sent only to the origin of `token_url`, even after redirects."""
+    """A client. `token` is sent only to the origin of `token_url`, even after redirects."""
 
     def __init__(
         self,

@@ -230,7 +230,7 @@ class _GuardedBackend(httpcore2.NetworkBackend):
 
 
 class _GuardedStream(httpcore2.NetworkStream):
-    """A socket whose operations all end at one deadline, so that a slow server cannot extend it byte by byte."""
+    """A socket whose operations share one deadline, which a slow server cannot extend byte by byte."""
 
     def __init__(self, connection: socket.socket, connector: GuardedConnector) -> None:
         self._connection = connection

@@ -2,7 +2,7 @@
 
 Invariants
     A connection goes to a checked address, never to a name: names are not resolved a second time.
-    A name is refused if any of its addresses is, because it may resolve to a public and a private address at once.
+    A name is refused if any of its addresses is refused: it may have a public and a private address at once.
 
 The networks are listed here instead of using `ipaddress.is_global`, whose results differ between Python releases and
 which ignores IPv4 addresses embedded in IPv6 addresses. Source: the special-purpose registries of IANA.

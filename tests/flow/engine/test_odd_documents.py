@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pair.values import Document
@@ -23,18 +24,44 @@ from support.errors import code_of, raises_code
 @pytest.mark.rule("engine-3")
 def test_a_kb_without_any_write_is_not_initialised(ground: Ground) -> None:
     with ground.open() as kb:
-        assert kb.stats() is None
+        assert kb.stats().manifest_version == 0
         acts: list[Callable[[], object]] = [
             lambda: kb.search("rivers"),
             kb.documents,
             lambda: kb.document("a"),
-            lambda: kb.delete(["a"]),
             kb.maintenance.compact,
             kb.maintenance.collect,
         ]
         for act in acts:
             assert code_of(act) == "E201"
     assert not ground.store.exists(), "looking makes nothing"
+
+
+def test_nothing_is_counted_or_deleted_before_the_first_write(ground: Ground) -> None:
+    with ground.open() as kb:
+        stats = kb.stats()
+        assert (stats.documents, stats.chunks, stats.shards, stats.size_bytes) == (0, 0, 0, 0)
+        assert (kb.count(), kb.count(filter={"lang": "de"}), kb.facets("lang")) == (0, 0, [])
+        assert kb.existing_ids(["a"]) == frozenset()
+        deletions = kb.delete(["a"]), kb.delete(owner="ingest"), kb.delete(filter={"lang": "de"})
+        assert [(report.deleted, report.manifest_version) for report in deletions] == [(0, 0)] * 3
+    assert not ground.store.exists(), "looking makes nothing"
+
+
+def test_documents_are_read_by_ids_with_their_vectors(ground: Ground) -> None:
+    vectors = random_vectors(3, DIMENSION)
+    with ground.open() as kb:
+        kb.upsert([placed(name, vector) for name, vector in zip("abc", vectors, strict=True)])
+        kb.upsert([Document("long", "\n\n".join(f"Paragraph {n} " + "words " * 300 for n in range(9)))])
+        page = kb.documents(ids=["c", "a", "missing", "long"], vectors=True)
+        assert [document.id for document in page] == ["a", "c", "long"]
+        assert np.allclose([document.vector or [] for document in page[:2]], [vectors[0], vectors[2]], atol=1e-6)
+        assert page[2].vector is None, "several chunks have several vectors"
+        assert kb.documents(ids=[]) == []
+        assert [document.vector for document in kb.documents(ids=["a"])] == [None]
+        first = kb.documents(ids=["c", "a"], limit=1)
+        assert ([document.id for document in first], first.next) == (["a"], "a")
+        assert [document.id for document in kb.documents(ids=["c", "a"], after="a")] == ["c"]
 
 
 @pytest.mark.parametrize("by", ["ids", "owner", "filter"])
@@ -139,7 +166,7 @@ def test_ids_may_hold_anything(many: Ground) -> None:
 def test_a_document_that_cannot_be_stored_takes_its_batch_with_it(ground: Ground, document: Document) -> None:
     with ground.open() as kb:
         assert code_of(lambda: kb.upsert([*numbered(2), document])) == "E213"
-        assert kb.stats() is None
+        assert kb.stats().manifest_version == 0
 
 
 def test_metadata_of_every_kind_is_returned_unchanged(ground: Ground) -> None:
@@ -163,7 +190,7 @@ def test_vectors_of_another_size_are_refused(tmp_path: Path) -> None:
     wide = random_vectors(2, 768)
     with ground.open() as kb:
         assert code_of(lambda: kb.upsert([placed("a", wide[0])])) == "E303"
-        assert kb.stats() is None
+        assert kb.stats().manifest_version == 0
         kb.upsert([placed("a", random_vectors(1, 384)[0])])
         assert code_of(lambda: kb.upsert([placed("b", wide[1])])) == "E303"
         assert code_of(lambda: kb.search_vector(wide[0])) == "E303"

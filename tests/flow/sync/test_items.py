@@ -95,6 +95,14 @@ def test_what_was_reported_before_a_fault_counts_and_the_source_is_tried_after_a
     assert source.cursors == [None, 1]
 
 
+def test_a_new_source_that_fails_is_tried_by_every_run(source: SourceProject) -> None:
+    for _ in range(2):
+        report = source.reports(SourceFault("its address is not allowed"), after=1)
+        assert (counts(report), dict(report.problems)) == ({"failed": 1}, {"notes": "its address is not allowed"})
+    assert counts(source.reports(A, after=1)) == {"added": 1}
+    assert counts(source.reports(B, after=1)) == {"unchanged": 1}
+
+
 def test_an_item_twice_counts_once_and_the_later_one_counts(source: SourceProject) -> None:
     assert counts(source.reports(A, changed(A))) == {"added": 1}
     assert source.texts == {"notes/a": "Text a. More."}

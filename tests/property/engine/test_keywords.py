@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pair.engine.format.array_file import ArrayFile
 from pair.engine.format.columns import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, count_terms
 from pair.engine.format.keyword_index import KeywordIndex, write_keywords
-from pair.engine.query.bm25 import K1, B, KeywordPart, KeywordSearch
+from pair.engine.query.bm25 import KeywordSearch
+from pair.engine.query.postings import K1, B, KeywordPart
 from pair.text.tokenizer import KeywordQuery, analyse, holds_phrase, parse_query
 
 WORDS = [

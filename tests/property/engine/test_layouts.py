@@ -77,7 +77,7 @@ def histories(draw: st.DrawFn) -> tuple[dict[str, Any], list[Step]]:
 def carried_out(kb: KnowledgeBase, step: Step) -> None:
     if step.act == "other":
         kb.upsert([Document(name, f"soon to be replaced {name}") for name in step.names])
-    elif kb.stats() is None:
+    elif not kb.stats().manifest_version:
         return
     elif step.act == "delete":
         kb.delete(step.names)

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pair.ai.wordllama import WordLlamaEmbedder
+from pair.engine.maintenance.merge_package import PackageShards
 from pair.kb.kb import KnowledgeBase
 from pair.values import MODES, Document, GraphParameters, Hits, SearchMode, SearchOptions
 from support.engine_parts import Ground
@@ -47,6 +49,7 @@ def corpus() -> list[Document]:
     return [*all_values, *same, *near, *nameless, *long, *placed, Document("empty", "", vector=vector)]
 
 
+ASKED = ["Emmy Noether in Newtown", "who broke codes?", "E0432", "rivers and gardens"]
 POLICY: dict[str, Any] = {
     "embedder": "static",
     "embedding_dimension": 0,
@@ -80,7 +83,6 @@ def all_values(hits: Hits) -> list[dict[str, Any]]:
 def test_there_are_so_many_shards(kbs: dict[int, KnowledgeBase]) -> None:
     for count, kb in kbs.items():
         stats = kb.stats()
-        assert stats is not None
         assert stats.shards == count
 
 
@@ -161,13 +163,76 @@ def test_ties_are_in_the_order_of_their_ids_in_every_layout(kbs: dict[int, Knowl
 
 
 def test_after_compaction_and_updates_nothing_is_different(kbs: dict[int, KnowledgeBase], tmp_path: Any) -> None:
-    asked = ["Emmy Noether in Newtown", "who broke codes?", "E0432", "rivers and gardens"]
-    expected = [all_values(kbs[1].search(query, mode=mode, exact=True)) for query in asked for mode in MODES]
+    expected = [all_values(kbs[1].search(query, mode=mode, exact=True)) for query in ASKED for mode in MODES]
     with Ground(tmp_path, **POLICY, **SHARDS[7]).open() as kb:
         kb.upsert([Document(f"doc-{number:02}", "Emmy Noether was never here.") for number in range(0, 60, 3)])
         kb.upsert(corpus())
         kb.delete(sorted({each.id for each in kb.documents(limit=100)} - {each.id for each in corpus()}))
         for _ in range(2):
-            answers = [all_values(kb.search(query, mode=mode, exact=True)) for query in asked for mode in MODES]
+            answers = [all_values(kb.search(query, mode=mode, exact=True)) for query in ASKED for mode in MODES]
             assert answers == expected
             kb.maintenance.compact(everything=True)
+
+
+def test_merged_packages_answer_as_if_their_documents_were_stored_here(
+    kbs: dict[int, KnowledgeBase], tmp_path: Path
+) -> None:
+    with Ground(tmp_path / "here", **POLICY).open() as kb:
+        kb.upsert(corpus()[::3])
+        for number in (1, 2):
+            origin = Ground(tmp_path / f"origin-{number}", **POLICY, **SHARDS[7])
+            with origin.open() as made:
+                made.upsert(corpus()[number::3])
+                packed = made.backup.pack_index()
+            paths = {file.name: origin.store / file.key for file in packed.files}
+            package = PackageShards(
+                packed.manifest,
+                f"part-{number}",
+                f"part-{number} 1.0.0",
+                "sha",
+                paths.get,
+                owner=f"part-{number}",
+                is_verified=True,
+            )
+            kb.backup.package_merger().install(package)
+        for query, mode in itertools.product(ASKED, MODES):
+            expected = all_values(kbs[1].search(query, mode=mode, exact=True, explain=True))
+            assert all_values(kb.search(query, mode=mode, exact=True, explain=True)) == expected
+
+
+def test_deleted_documents_leave_no_trace_in_the_scores(tmp_path: Path) -> None:
+    kept, gone = corpus()[::2], [document.id for document in corpus()[1::2]]
+    with Ground(tmp_path / "a", **POLICY, **SHARDS[7]).open() as kb, Ground(tmp_path / "b", **POLICY).open() as fresh:
+        kb.upsert(corpus())
+        kb.search("warm the caches with rivers and codes", mode="keyword")
+        kb.delete(gone)
+        fresh.upsert(kept)
+        for query, mode in itertools.product(ASKED, MODES):
+            expected = all_values(fresh.search(query, mode=mode, exact=True, explain=True))
+            assert all_values(kb.search(query, mode=mode, exact=True, explain=True)) == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ten_thousand_words_are_answered_alike_in_every_layout(kbs: dict[int, KnowledgeBase], mode: SearchMode) -> None:
+    words = [*PEOPLE, *TOWNS, *THINGS, *(f"unknown{number}" for number in range(10))]
+    query = " ".join(itertools.islice(itertools.cycle(" ".join(words).split()), 10_000))
+    first, *others = (all_values(kb.search(query, mode=mode, exact=True)) for kb in kbs.values())
+    assert first
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kb_with_one_document_answers_in_every_mode(tmp_path: Path, mode: SearchMode) -> None:
+    with Ground(tmp_path, **POLICY).open() as kb:
+        kb.upsert([Document("only", "Emmy Noether kept gardens in Newtown.", title="Emmy Noether")])
+        assert [hit.document_id for hit in kb.search("gardens of Emmy Noether", mode=mode)] == ["only"]
+        assert [hit.document_id for hit in kb.search("gardens", mode=mode, filter={"number": 1})] == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kb_without_any_word_is_searched_in_every_mode(tmp_path: Path, mode: SearchMode) -> None:
+    with Ground(tmp_path, **POLICY).open() as kb:
+        kb.upsert([Document(f"marks-{number}", "… — !? " * (number + 1)) for number in range(3)])
+        found = kb.search("gardens of Emmy Noether", mode=mode)
+        assert not found.partial
+        assert mode != "keyword" or not found.passages

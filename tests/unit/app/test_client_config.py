@@ -3,19 +3,37 @@
 import json
 import os
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pair import errors
-from pair.app.mcp.client_config import Client, own_command, plan
+from pair.app.mcp.client_config import Client, entry_for, own_command, plan
+from pair.app.mcp.config_text import edit_json, read_json
 
 ENTRY = {"type": "stdio", "command": "/opt/bin/pair", "args": ["mcp", "--project", "/srv/handbook"]}
 FILES: dict[Client, tuple[str, str]] = {
     "claude": (".mcp.json", "mcpServers"),
     "cursor": (".cursor/mcp.json", "mcpServers"),
     "vscode": (".vscode/mcp.json", "servers"),
+    "codex": (".codex/config.toml", "mcp_servers"),
+    "zed": (".zed/settings.json", "context_servers"),
+    "gemini": (".gemini/settings.json", "mcpServers"),
 }
+"""The documented file of each assistant in a project, and the key of its servers."""
+SHARED: dict[Client, str] = {
+    "claude-desktop": ".config/Claude/claude_desktop_config.json",
+    "windsurf": ".codeium/windsurf/mcp_config.json",
+}
+"""Files in the home of the user, on Linux."""
+
+
+def read(path: Path) -> Any:
+    return tomllib.loads(path.read_text()) if path.suffix == ".toml" else json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("client", FILES)
@@ -25,7 +43,7 @@ def test_a_file_that_is_not_there_is_made_once(client: Client, tmp_path: Path):
     assert (planned.path, planned.outcome) == (tmp_path / name, "added")
     assert not (tmp_path / name).exists()
     planned.carry_out()
-    assert json.loads((tmp_path / name).read_text()) == {key: {"pair": ENTRY}}
+    assert read(tmp_path / name) == {key: {"pair": ENTRY}}
     before = (tmp_path / name).stat()
     again = plan(client, tmp_path, ENTRY)
     again.carry_out()
@@ -61,7 +79,7 @@ def test_a_link_stays_a_link(tmp_path: Path):
 @pytest.mark.parametrize(
     "given",
     [
-        b'{"mcpServers": {}, // mine\n}',
+        b'{"mcpServers": {}, / mine\n}',
         b'{"mcpServers": {}} trailing',
         b'{"mcpServers": []}',
         b'{"mcpServers": {"a": 1, "a": 2}}',
@@ -90,3 +108,107 @@ def test_the_command_can_be_started_from_anywhere(tmp_path: Path, monkeypatch: p
     assert own_command("pair") == [str(tmp_path / "pair")]
     for started_as in ("/somewhere/pair/__main__.py", "-c", "no-such-command"):
         assert own_command(started_as) == [sys.executable, "-m", "pair"]
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_what_was_added_can_be_removed(client: Client, tmp_path: Path):
+    name, key = FILES[client]
+    plan(client, tmp_path, ENTRY).carry_out()
+    removed = plan(client, tmp_path, None)
+    removed.carry_out()
+    assert removed.outcome == "removed"
+    assert read(tmp_path / name).get(key, {}) == {}
+    assert plan(client, tmp_path, None).outcome == "unchanged"
+
+
+COMMENTED = """{
+  // the theme of the house
+  "theme": "dark", /* do not change */
+  "context_servers": {
+    "other": {"command": "x"}, // keep
+    // last
+  },
+}
+"""
+
+
+def test_comments_trailing_commas_and_layout_stay(tmp_path: Path):
+    path = tmp_path / ".zed" / "settings.json"
+    path.parent.mkdir()
+    path.write_text(COMMENTED)
+    plan("zed", tmp_path, ENTRY).carry_out()
+    written = path.read_text()
+    assert read_json(written)["context_servers"] == {"other": {"command": "x"}, "pair": ENTRY}
+    assert [line for line in COMMENTED.splitlines() if line not in written.splitlines()] == []
+    changed = {**ENTRY, "args": ["mcp"]}
+    plan("zed", tmp_path, changed).carry_out()
+    assert read_json(path.read_text())["context_servers"]["pair"] == changed
+    plan("zed", tmp_path, None).carry_out()
+    assert path.read_text() == COMMENTED
+
+
+def test_comments_of_a_toml_file_stay(tmp_path: Path):
+    path = tmp_path / ".codex" / "config.toml"
+    path.parent.mkdir()
+    before = '# mine\nmodel = "large" # the big one\n\n[mcp_servers.other]\ncommand = "x"\n'
+    path.write_text(before + '\n[mcp_servers.pair]\ncommand = "old"\n\n[mcp_servers.pair.env]\nA = "1"\n')
+    plan("codex", tmp_path, ENTRY).carry_out()
+    assert path.read_text().startswith(before)
+    assert tomllib.loads(path.read_text())["mcp_servers"] == {"other": {"command": "x"}, "pair": ENTRY}
+    plan("codex", tmp_path, None).carry_out()
+    assert path.read_text().rstrip() == before.rstrip()
+
+
+@pytest.mark.parametrize(
+    "given", ['mcp_servers = {pair = {command = "x"}}', "mcp_servers = 1", "model = ", 'mcp_servers.pair.command = "x"']
+)
+def test_a_toml_file_that_cannot_be_edited_is_not_touched(given: str, tmp_path: Path):
+    path = tmp_path / ".codex" / "config.toml"
+    path.parent.mkdir()
+    path.write_text(given)
+    with pytest.raises(errors.UsageError) as caught:
+        plan("codex", tmp_path, ENTRY)
+    assert caught.value.code == "E401"
+    assert path.read_text() == given
+
+
+@pytest.mark.parametrize("client", SHARED)
+def test_a_file_of_the_user_serves_several_projects(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("/srv/handbook", "/srv/My Wiki"):
+        entry = entry_for(client, ["/opt/bin/pair", "mcp", "--project", folder])
+        plan(client, Path(folder), entry).carry_out()
+        assert plan(client, Path(folder), entry).outcome == "unchanged"
+    assert list(read(tmp_path / SHARED[client])["mcpServers"]) == ["pair-my-wiki", "pair-handbook"]
+    other = entry_for(client, ["/opt/bin/pair", "mcp", "--project", "/home/handbook"])
+    with pytest.raises(errors.UsageError) as caught:
+        plan(client, Path("/home/handbook"), other)
+    assert "--name" in " ".join(caught.value.hints)
+    plan(client, Path("/home/handbook"), other, "home").carry_out()
+    assert len(read(tmp_path / SHARED[client])["mcpServers"]) == 3
+
+
+_KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | st.sampled_from(["mcpServers", "pair"])
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(_KEYS, _VALUES | st.dictionaries(_KEYS, _VALUES, max_size=3), max_size=3),
+    st.sampled_from([None, 0, 2, "\t"]),
+)
+def test_any_file_says_the_same_as_before_beside_the_entry(value: dict[str, Any], indent: int | str | None):
+    text = json.dumps(value, indent=indent)
+    assert read_json(text) == value
+    if not isinstance(value.get("mcpServers", {}), dict):
+        with pytest.raises(ValueError, match="object"):
+            edit_json(text, "mcpServers", "pair", ENTRY)
+        return
+    added = edit_json(text, "mcpServers", "pair", ENTRY)
+    assert json.loads(added) == {**value, "mcpServers": {**value.get("mcpServers", {}), "pair": ENTRY}}
+    removed = json.loads(edit_json(added, "mcpServers", "pair", None))
+    servers = {name: each for name, each in value.get("mcpServers", {}).items() if name != "pair"}
+    assert removed == {**value, "mcpServers": servers}

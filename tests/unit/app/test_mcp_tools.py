@@ -56,12 +56,22 @@ def test_an_address_may_be_of_a_list_of_documents():
     assert tools.Address.parse(str(tools.Address("handbook", after="a/b?c"))) == tools.Address(
         "handbook", after="a/b?c"
     )
+    assert tools.Address.parse(str(tools.Address("handbook", after="a", at="3"))).at == "3"
     assert tools.Address.parse("kb://handbook/guides/deploy.md") == tools.Address("handbook", "guides/deploy.md")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "kb://", "kb:///x", "http://a/b", "kb://a/b?offset=x", "kb://a/b?offset=²", "kb://a?other=1", "kb://a?at=1"],
+    [
+        "",
+        "kb://",
+        "kb:///x",
+        "http://a/b",
+        "kb://a/b?offset=x",
+        "kb://a/b?offset=²",
+        "kb://a?other=1",
+        "kb://a?version=1",
+    ],
 )
 def test_what_is_no_address_is_refused(text: str):
     with pytest.raises(errors.UsageError) as caught:

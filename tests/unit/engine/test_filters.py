@@ -13,6 +13,7 @@ from pair.engine.format.metadata_index import MetadataIndex
 from pair.errors import UsageError
 from support.filters import matches
 
+OPERATORS = "eq, ne, in, not_in, contains, exists, prefix, substring, substring_ignore_case, gt, gte, lt, lte"
 LARGE = 2**53 + 1
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -70,6 +71,12 @@ def found(chosen: Filter) -> list[int]:
         ({"path": {"prefix": ""}}, [0, 1]),
         ({"path": {"prefix": "docs/", "gt": "docs/b"}}, []),
         ({"year": {"prefix": "20"}}, [2]),
+        ({"path": {"substring": "ocs/"}}, [0]),
+        ({"path": {"substring": "OCS/"}}, []),
+        ({"path": {"substring_ignore_case": "OCS/"}}, [0]),
+        ({"path": {"substring": ""}}, [0, 1]),
+        ({"year": {"substring": "02"}}, [2]),
+        ({"$not": {"path": {"substring": "ocs"}}, "path": {"exists": True}}, [1]),
         ({"year": 2024, "lang": "de"}, [0]),
         ({"year": 2024, "lang": "en"}, []),
         ({"nothing": 1}, []),
@@ -174,7 +181,7 @@ def test_combined_filters_that_say_the_same_are_the_same_key() -> None:
         ({"year": [2024, [2023]]}, "a value is a text, a number, true or false: [2023]"),
         ({"year": b"2024"}, "a value is a text, a number, true or false: b'2024'"),
         ({"year": []}, "no value is in an empty list"),
-        ({"year": {}}, "it has at least one of eq, ne, in, not_in, contains, exists, prefix, gt, gte, lt, lte"),
+        ({"year": {}}, f"it has at least one of {OPERATORS}"),
         ({"author": {"name": "Ada"}}, "unknown operator: 'name'; a value inside another has the key author.name"),
         ({"year": {1: 2}}, "unknown operator: 1"),
         ({"year": {"gt": True}}, "a bound is a number or a text: True"),
@@ -184,6 +191,7 @@ def test_combined_filters_that_say_the_same_are_the_same_key() -> None:
         ({"year": {"gt": 1, "lt": "2"}}, "the bounds of a range are all numbers or all texts"),
         ({"year": {"gt": 1, "prefix": "2"}}, "the bounds of a range are all numbers or all texts"),
         ({"year": {"prefix": 2}}, "a prefix is a text"),
+        ({"year": {"substring_ignore_case": 2}}, "a substring is a text"),
         ({"year": {"not_in": []}}, "no value is in an empty list"),
         ({"year": {"exists": 1}}, "exists is true or false: 1"),
         ({"year": {"ne": None}}, "a value is a text, a number, true or false: None"),

@@ -459,3 +459,12 @@ def test_a_shard_is_called_by_its_files() -> None:
     files = shard("a").files
     lines = "rows a1 1000\nsearch a2 200\nids a3 30\n"
     assert hash_files(files) == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_a_manifest_shows_the_documents_that_were_deleted_after_its_shard_was_written_once() -> None:
+    before = manifest()
+    assert [each.gone for each in from_bytes(to_bytes(before), "key").shards] == [each.gone for each in before.shards]
+    after = replace(before, shards=tuple(each.without([each.documents - 1]) for each in before.shards))
+    read = from_bytes(to_bytes(after), "key")
+    assert [each.gone for each in read.shards] == [each.gone for each in after.shards]
+    assert to_bytes(read) == to_bytes(after)  # a new object of the same shard has the same JSON

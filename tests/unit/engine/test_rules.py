@@ -187,7 +187,7 @@ def test_a_shard_is_cut_above_either_trigger() -> None:
 # ── compacting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_kb_in_good_order_is_left_alone() -> None:
+def test_a_healthy_kb_is_not_compacted() -> None:
     shards = [shard(str(number), 100, run="r") for number in range(20)]
     assert rules.plan_compaction(manifest(*shards), POLICY).reason == "no_compaction_debt"
     assert rules.plan_compaction(manifest(*shards), POLICY, everything=True).reason == "no_compaction_debt"
@@ -212,7 +212,7 @@ def test_runs_are_merged_from_the_smallest_up_but_never_a_large_one_for_a_small_
 )
 def test_a_small_last_batch_does_not_keep_larger_runs_apart(rows: list[int], merged: int) -> None:
     shards = [shard(f"run-{number}", size, run=f"run-{number}") for number, size in enumerate(rows)]
-    plan = rules.plan_compaction(manifest(*shards), POLICY, min_shards=1)
+    plan = rules.plan_compaction(manifest(*shards), replace(POLICY, compaction_min_shard_count=1))
     assert names_of(plan.shards) == [f"run-{number}" for number in range(merged)]
 
 
@@ -243,14 +243,17 @@ def test_everything_is_merged_however_little_there_is_to_gain() -> None:
 
 def test_the_least_number_of_shards_may_be_named() -> None:
     shards = [shard("a", 10, run="r"), shard("b", 10, run="s")]
-    assert rules.plan_compaction(manifest(*shards), POLICY, min_shards=2).reason == "size_tier"
-    assert rules.plan_compaction(manifest(*shards), POLICY, min_shards=3).reason == "no_compaction_debt"
+    assert rules.plan_compaction(manifest(*shards), replace(POLICY, compaction_min_shard_count=2)).reason == "size_tier"
+    assert (
+        rules.plan_compaction(manifest(*shards), replace(POLICY, compaction_min_shard_count=3)).reason
+        == "no_compaction_debt"
+    )
 
 
 @pytest.mark.parametrize(("rows", "taken"), [(20, ["small", "next"]), (21, [])])
 def test_a_run_is_merged_with_one_of_up_to_twice_its_size(rows: int, taken: list[str]) -> None:
     shards = [shard("small", 10, run="r"), shard("next", rows, run="s")]
-    plan = rules.plan_compaction(manifest(*shards), POLICY, min_shards=1)
+    plan = rules.plan_compaction(manifest(*shards), replace(POLICY, compaction_min_shard_count=1))
     assert (plan.reason, names_of(plan.shards)) == ("size_tier" if taken else "no_compaction_debt", taken)
 
 

@@ -18,7 +18,6 @@ def test_the_head_of_a_manifest_names_its_number_and_shards(tmp_path: Path) -> N
         kb.upsert(numbered(3))
         kb.upsert(numbered(5))
         stats = kb.stats()
-    assert stats is not None
     head = peek(store, "default")
     assert head is not None
     assert (head.number, head.index_sha256, len(head.shards)) == (2, "", stats.shards)

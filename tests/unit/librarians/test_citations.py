@@ -10,13 +10,12 @@ from pair.librarians.citations import (
     FoundPassage,
     Retrieval,
     cite_hits,
-    content_sha256,
     join_retrievals,
     parse_citation_id,
 )
 from pair.librarians.contract import Response
 from pair.librarians.rules import merge_responses
-from pair.values import Hit
+from pair.values import Hit, hash_text
 
 
 def hit(document_id: str, text: str, start: int = 3) -> Hit:
@@ -43,7 +42,7 @@ def test_a_citation_says_where_its_passage_is_from() -> None:
         "chunkId": "a.md:0",
         "start": 3,
         "end": 12,
-        "contentSha256": content_sha256("Some text"),
+        "contentSha256": hash_text("Some text"),
         "lastFetchedAt": "2026-01-01T00:00:00Z",
         "shard": "abc",
         "manifestVersion": 4,

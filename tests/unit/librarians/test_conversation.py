@@ -39,7 +39,7 @@ def test_what_has_another_word_is_none(query: str) -> None:
         ("why?", [], "why?"),
     ],
 )
-def test_a_follow_up_gets_the_telling_words_of_the_question_before_it(
+def test_a_follow_up_gets_the_content_words_of_the_question_before_it(
     query: str, earlier: list[str], completed: str
 ) -> None:
     assert complete_follow_up(query, earlier) == completed

@@ -4,7 +4,7 @@ import pytest
 
 from pair.librarians.questions import AskedQuestion, classify, mend_slips, understand
 from pair.text import tokenizer
-from pair.text.evidence import QuotableBlock, read_quotable
+from pair.text.evidence import QuotableBlock, TermReader
 
 
 def ask(query: str) -> AskedQuestion:
@@ -12,7 +12,7 @@ def ask(query: str) -> AskedQuestion:
 
 
 def read(text: str) -> list[QuotableBlock]:
-    return read_quotable([("", text, "en")], 2, steps=False)[0].blocks
+    return TermReader("en").read_quotable("", text, frozenset(), 2, steps=False)
 
 
 def fit(query: str, statement: str) -> float:
@@ -96,7 +96,7 @@ def test_rare_words_count_more_and_words_that_frame_a_question_less() -> None:
     assert question.coverage(set()) == 0.0
 
 
-def test_a_question_without_telling_words_is_covered_by_nothing() -> None:
+def test_a_question_without_content_words_is_covered_by_nothing() -> None:
     assert understand("???", {}).coverage({"anything"}) == 0.0
 
 
@@ -114,3 +114,49 @@ def test_a_slip_is_mended_by_the_words_of_the_passages() -> None:
 def test_a_word_that_is_like_no_other_stays() -> None:
     question = ask("kubernetes")
     assert mend_slips(question, frozenset({"default", "kubelet"})) == question
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        ("Do dictionaries keep the order in which keys were inserted?", "yes-no"),
+        ("Can you tell me who wrote it?", "name"),
+        ("Can a table have more than one owner?", "yes-no"),
+    ],
+)
+def test_a_question_that_begins_with_a_verb_asks_for_yes_or_no_unless_it_is_a_request(query: str, kind: str) -> None:
+    assert classify(query) == kind
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "If a deadlock is a problem, set a timeout.",
+        "The usual cause of a deadlock is a long transaction.",
+        "A deadlock is currently being resolved.",
+        "This deadlock is a sign of contention.",
+        "where the deadlock is a cycle of locks.",
+        "A deadlock that is a cycle of three writers takes longer.",
+    ],
+)
+def test_a_sentence_about_something_does_not_define_it(statement: str) -> None:
+    assert fit("What is a deadlock?", "A deadlock is a cycle of writers that wait for each other.") == 1.0
+    assert fit("What is a deadlock?", statement) < 0.5
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "Changed in version 3.5: the number of workers has a default.",
+        "Section 27.2 and RFC 2616 describe the number of workers.",
+        "See prune(1) and sha256 for the number of workers.",
+    ],
+)
+def test_digits_that_count_nothing_are_no_number(statement: str) -> None:
+    assert fit("How many workers are started?", "It starts 4 workers.") == 1.0
+    assert fit("How many workers are started?", statement) == 0.0
+
+
+def test_only_a_date_answers_a_question_for_one() -> None:
+    assert fit("When was the task group added?", "Tasks can be added to the group.") == 0.0
+    assert fit("When was the task group added?", "New in version 3.11.") == 1.0

@@ -86,6 +86,19 @@ def test_few_blocks_are_measured_by_meaning_however_long_the_passages_are() -> N
     assert 0 < reader.measured <= 24
 
 
+def test_a_late_passage_that_holds_the_whole_question_is_quoted_from() -> None:
+    others = [make_hit(f"Note {number}", "The server is fast and quiet.", f"n{number}") for number in range(14)]
+    late = make_hit("Limits", "The retention period of the server is 14 days.", "limits")
+    assert best("What is the retention period of the server?", *others, late) == late.text
+
+
+def test_a_question_in_the_text_and_a_pointer_to_another_entry_give_way_to_what_says_something() -> None:
+    pointer = make_hit("Glossary", "- GC: See garbage collector.\n", "a")
+    asked = make_hit("Notes", "What does the GC do?", "b")
+    told = make_hit("Memory", "The GC is a thread that frees objects without references.", "c")
+    assert best("What is the GC?", pointer, asked, told) == told.text
+
+
 def test_nothing_is_quoted_from_nothing() -> None:
     assert rank("anything?").quotes == []
     assert rank("anything?", make_hit("", "")).quotes == []
@@ -96,7 +109,7 @@ def test_coverage_is_the_share_of_the_weight() -> None:
     assert coverage(frozenset(), {}) == 0.0
 
 
-FEATURES = [name for name in COEFFICIENTS if name != "constant"]
+FEATURES = ["coverage", *(name for name in COEFFICIENTS if name != "constant")]
 share = st.floats(0, 1)
 
 

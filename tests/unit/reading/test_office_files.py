@@ -76,6 +76,16 @@ def test_rich_text_is_read_in_its_charset() -> None:
     assert (reading.title, reading.text) == ("Winter plan", "Größe matters.\n\nWe deploy on Mondays.")
 
 
+@pytest.mark.parametrize("end", [r"\cell ", r"\par \cell "], ids=["cells", "cells of paragraphs"])
+def test_a_table_of_rich_text_is_a_table(end: str) -> None:
+    rows = "".join(
+        r"\trowd\cellx100\cellx200 " + "".join(f"{cell}{end}" for cell in row) + r"\row "
+        for row in (("kind", "minutes"), ("green", "2"), ("black", "4"))
+    )
+    text = read(rf"{{\rtf1\ansi Kinds of tea.\par {rows}\pard The end.\par}}".encode(), "a.rtf").text
+    assert text == "Kinds of tea.\n\n| kind | minutes |\n| --- | --- |\n| green | 2 |\n| black | 4 |\n\nThe end."
+
+
 def test_headers_of_a_message_are_metadata_and_attachments_are_named() -> None:
     reading = read(eml(), "plan.eml")
     assert reading.title == "Größe of the plan"
@@ -150,23 +160,23 @@ PACKAGE = OLE + bytes(500) + "EncryptedPackage".encode("utf-16-le")
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a.pptx", b"", "is damaged, or no .pptx"),
-        ("a.pptx", pptx()[:-40], "is damaged, or no .pptx"),
+        ("a.pptx", b"", "is damaged, or not a .pptx file"),
+        ("a.pptx", pptx()[:-40], "is damaged, or not a .pptx file"),
         ("a.pptx", pack({"ppt/presentation.xml": "<no"}), "is damaged, or cannot be read as .pptx"),
-        ("a.xlsx", b"", "is damaged, or no .xlsx"),
+        ("a.xlsx", b"", "is damaged, or not a .xlsx file"),
         ("a.xls", OLE + bytes(504), "is damaged, or cannot be read as .xlsx"),
-        ("a.xlsx", xlsx()[:-40], "is damaged, or no .xlsx"),
+        ("a.xlsx", xlsx()[:-40], "is damaged, or not a .xlsx file"),
         ("a.xlsx", pack({"xl/workbook.xml": "<no"}), "is damaged, or cannot be read as .xlsx"),
-        ("a.xlsx", b"just words", "is damaged, or no .xlsx"),
-        ("a.odt", b"", "is damaged, or no .odt"),
+        ("a.xlsx", b"just words", "is damaged, or not a .xlsx file"),
+        ("a.odt", b"", "is damaged, or not a .odt file"),
         ("a.odt", pack({"mimetype": "x"}), "is damaged, or cannot be read as .odt"),
-        ("a.epub", epub()[:-40], "is damaged, or no .epub"),
+        ("a.epub", epub()[:-40], "is damaged, or not a .epub file"),
         ("a.epub", pack({"META-INF/container.xml": "<a/>"}), "is damaged, or cannot be read as .epub"),
-        ("a.rtf", b"just words", "is damaged, or no .rtf"),
-        ("a.rtf", b"", "is damaged, or no .rtf"),
-        ("a.eml", b"", "is damaged, or no e-mail"),
-        ("a.eml", b"just words", "is damaged, or no e-mail"),
-        ("a.mbox", b"just words", "is damaged, or no .mbox"),
+        ("a.rtf", b"just words", "is damaged, or not a .rtf file"),
+        ("a.rtf", b"", "is damaged, or not a .rtf file"),
+        ("a.eml", b"", "is damaged, or not an e-mail"),
+        ("a.eml", b"just words", "is damaged, or not an e-mail"),
+        ("a.mbox", b"just words", "is damaged, or not a .mbox file"),
         ("a.pptx", PACKAGE, "is encrypted"),
         ("a.docx", PACKAGE, "is encrypted"),
         ("a.doc", OLE + bytes(504), "is encrypted, or an old .doc, .ppt or .xls: save it in a newer format"),

@@ -438,7 +438,7 @@ def test_a_state_that_cannot_be_read_is_kept_aside_and_reported(disk: Disk, cont
 @pytest.mark.rule("sync-51")
 def test_reading_a_damaged_state_moves_nothing(disk: Disk) -> None:
     disk.cache.write_bytes(b"{")
-    with pytest.raises(ValueError, match="whole JSON"):
+    with pytest.raises(ValueError, match="valid JSON"):
         store.read(disk.cache)
     assert disk.names == ["index-cache.json"]
 

@@ -18,9 +18,9 @@ from pair.sync.collection import KINDS, NAME, Kind
 
 Place = Annotated[str, Argument(metavar="PLACE", help="Folder, URL, bucket, links file or command to add.")]
 CollectionName = Annotated[str | None, Option("--name", metavar="NAME", help="Name of the collection.")]
-KindOption = Annotated[str | None, Option("--kind", metavar="KIND", help=f"What PLACE is: {', '.join(KINDS)}.")]
+KindOption = Annotated[str | None, Option("--kind", metavar="KIND", help=f"Kind of PLACE: {', '.join(KINDS)}.")]
 Include = Annotated[list[str] | None, Option("--include", metavar="PATTERN", help="Read only these files.")]
-Exclude = Annotated[list[str] | None, Option("--exclude", metavar="PATTERN", help="Leave out files and folders.")]
+Exclude = Annotated[list[str] | None, Option("--exclude", metavar="PATTERN", help="Skip these files and folders.")]
 TargetKb = Annotated[str, Option("--kb", metavar="NAME", help="Knowledge base to store the documents in.")]
 Named = Annotated[str, Argument(metavar="NAME", help="Name of the collection.")]
 
@@ -36,8 +36,8 @@ def add(
 ) -> None:
     """Add a folder, site or other collection to the configuration.
 
-    Writes `kb.collections` in config.yaml and keeps its comments. The next sync reads the collection. Patterns have the
-    syntax of .gitignore.
+    The entry goes to `kb.collections` in config.yaml; comments there are kept. The next sync reads the collection.
+    Patterns have the syntax of .gitignore.
 
     Examples:
       pair add ./docs                                   # a folder
@@ -55,7 +55,7 @@ def add(
         raise errors.command_line_invalid(
             f"Cannot use {name!r} as a name: use letters, digits, - and _.", hints=["Choose a name: --name NAME"]
         )
-    with_collection(context.settings(), name, entry)  # refuses what would conflict, before anything is written
+    with_collection(context.settings(), name, entry)  # Refuse conflicts before anything is written.
     edited = add_collection(context.config, name, entry)
     value = {"collection": name, "config": str(edited.path), **entry}
     context.show(value, f"Added to {edited.path}:", *(f"  {line}" for line in edited.lines), "Read it: pair sync")
@@ -69,9 +69,9 @@ def collections(context: CliContext) -> None:
       pair collections --json
     """
     listed = list_collections(context.settings())
-    rows = [f"{row.name:<16} {row.kind:<8} {row.kb:<12} {row.documents:>8,}  {row.address}" for row in listed]
+    rows = [f"{row.name:<16} {row.kind:<8} {row.kb:<12} {row.documents:>9,}  {row.address}" for row in listed]
     notes = [f"Error: {row.fault}" for row in listed if row.fault]
-    head = f"{'name':<16} {'kind':<8} {'kb':<12} {'documents':>8} {'place'}"
+    head = f"{'name':<16} {'kind':<8} {'kb':<12} {'documents':>9}  place"
     lines = [head, *rows, *notes] if rows else ["No collections. Add one: pair add ./docs"]
     context.show({"collections": [row.to_json() for row in listed]}, *lines, is_answer=True)
 
@@ -93,7 +93,7 @@ def remove(context: CliContext, name: Named) -> None:
 
 
 def _choose_kind(place: str, kind: str | None) -> Kind:
-    """Return what a place is. Raises E402 if it cannot be that."""
+    """Return the kind of a place. Raises E402 if the place cannot be of the given kind."""
     if kind is not None and kind not in KINDS:
         raise errors.command_line_invalid(f"Cannot use kind {kind!r}.", hints=[f"Use one of: {', '.join(KINDS)}"])
     chosen: Kind = "path"
@@ -115,7 +115,7 @@ def _choose_kind(place: str, kind: str | None) -> Kind:
 
 
 def _derive_name(place: str, kind: Kind) -> str:
-    """Return a name made of the last part of a path, or of the host of an address."""
+    """Return a name made from the last part of a path, or from the host of a URL."""
     if kind in {"path", "links"}:
         text = files.expand_path(place).resolve().stem
     elif kind == "command":

@@ -17,7 +17,7 @@ from pair import errors
 from pair.app import render
 from pair.app.cli import context
 
-_STATUS_1_IS_AN_ANSWER = frozenset({"diff", "reproduce"})
+_STATUS_1_IS_AN_ANSWER = frozenset({"diff", "reproduce", "test", "check"})
 _TROUBLE_EXIT_STATUS = 2
 _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Get a knowledge base": {
@@ -51,6 +51,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Serve": {
         "serve": ("serve.serve", "Serve knowledge bases over HTTP, with a web page."),
         "mcp": ("serve.mcp", "Serve knowledge bases to an assistant over MCP."),
+        "skill": ("serve.write_skill", "Write a skill and a plugin for a knowledge base."),
         "keys": ("", "Add, list and revoke API keys of the server."),
         "keys add": ("serve.add_key", "Create an API key and print it once."),
         "keys list": ("serve.list_keys", "List the API keys, without their secrets."),
@@ -61,6 +62,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "rollback": ("versions.rollback", "Restore an earlier version."),
         "diff": ("versions.diff", "Compare two versions, folders or packages."),
         "reproduce": ("versions.reproduce", "Repeat the search behind a stored answer."),
+        "check": ("checks.check", "Check the receipt of an answer."),
     },
     "Maintain": {
         "doctor": ("maintenance.doctor", "Check the configuration and every part it names."),
@@ -77,6 +79,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Develop": {
         "package": ("install.package", "Package a folder as a knowledge base."),
         "publish": ("install.publish_release", "Publish a package and add it to a release feed."),
+        "test": ("checks.run_tests", "Ask the test questions of a knowledge base."),
         "eval": ("maintenance.evaluate", "Measure retrieval quality on a judged set of questions."),
     },
 }
@@ -84,8 +87,8 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 _LISTED = {path: row for rows in _COMMANDS.values() for path, row in rows.items()}
 _OTHER_NAMES = {"init-kb": "sync", "init_kb": "sync"}
 _INSTEAD = {
-    "index": ("pair ingest {}", "pair sync"),
-    "init": ("pair ingest {}", "pair install --source {}"),
+    "index": ("pair add {} && pair sync", "pair ingest {}"),
+    "init": ("pair add {} && pair sync", "pair ingest {}", "pair install --source {}"),
     "query": ("pair search {}",),
     "find": ("pair search {}",),
     "list": ("pair docs list",),
@@ -180,7 +183,7 @@ def _add_command(group: typer.Typer, name: str, path: str, *, hidden: bool = Fal
 
 
 def _stand_in() -> None:
-    """Replace a command that is not loaded."""
+    """Return a placeholder for a command that is not loaded."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -196,16 +199,32 @@ def run(arguments: Sequence[str]) -> int:
     except TyperException as fault:
         return _fail(_explain(fault, arguments), arguments)
     except Exception as bug:  # noqa: BLE001 - the outermost boundary of the command line
-        message = f"{type(bug).__name__}: {bug}"
-        if as_json:
-            render.print_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
-        else:
-            trace = "".join(traceback.format_exception(bug)).split("\n")
-            render.print_note(f"Error: This is a bug in pair: {message}", "", *trace)
-        return errors.BUG_EXIT_STATUS
+        if not _follows_an_interrupt(bug):
+            return _report_bug(bug, as_json)
+        status = errors.INTERRUPTED_EXIT_STATUS
     if status == errors.INTERRUPTED_EXIT_STATUS:
         render.print_note("Interrupted. Nothing is half done; run the same command again to continue.")
     return status if isinstance(status, int) else 0
+
+
+def _follows_an_interrupt(fault: BaseException) -> bool:
+    """Return whether the fault was raised while a KeyboardInterrupt unwound the stack.
+
+    Ctrl-C in the moment a thread hands over a lock makes Python release that lock twice, and a RuntimeError
+    replaces the KeyboardInterrupt.
+    """
+    context = fault.__context__
+    return isinstance(context, KeyboardInterrupt) or (context is not None and _follows_an_interrupt(context))
+
+
+def _report_bug(bug: Exception, as_json: bool) -> int:
+    message = f"{type(bug).__name__}: {bug}"
+    if as_json:
+        render.print_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
+    else:
+        trace = "".join(traceback.format_exception(bug)).split("\n")
+        render.print_note(f"Error: This is a bug in pair: {message}", "", *trace)
+    return errors.BUG_EXIT_STATUS
 
 
 def _explain(fault: TyperException, arguments: Sequence[str]) -> errors.PairError:
@@ -215,7 +234,10 @@ def _explain(fault: TyperException, arguments: Sequence[str]) -> errors.PairErro
     if path == "pair" and arguments[0] in _INSTEAD:
         hints = [hint.format(shlex.join(arguments[1:]) or "./docs") for hint in _INSTEAD[arguments[0]]]
         return errors.command_line_invalid(f"Cannot run {arguments[0]!r}: pair has no such command.", hints=hints)
-    return errors.command_line_invalid(fault.format_message(), hints=[f"{path} --help"])
+    message = fault.format_message()
+    return errors.command_line_invalid(
+        f"Cannot run {path}: {message[:1].lower()}{message[1:]}", hints=[f"{path} --help"]
+    )
 
 
 def _fail(error: errors.PairError, arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The options that every command has, and what commands do with them: load settings, open a KB, show a result."""
+"""The options that all commands share, and the functions that load settings, open a KB and show a result."""
 
 import copy
 import logging
@@ -124,7 +124,7 @@ def start(
 
 
 class LazyCoercion:
-    """Passes values on that need no conversion: typer converts with pydantic, which takes 80 ms to load."""
+    """A conversion that passes values through: typer would convert with pydantic, which takes 80 ms to load."""
 
     def __init__(self, parameter: Any) -> None:
         self._convert = parameter.get_runtime_param

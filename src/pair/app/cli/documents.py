@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.context import CliContext, KbName
+from pair.app.cli.context import At, CliContext, KbName
 from pair.kb.ingest import Ingestion, read_documents
 from pair.kb.ingest import ingest as ingest_documents
 from pair.kb.open import DEFAULT_KB, with_graph
@@ -32,7 +32,7 @@ RunnerName = Annotated[
 ]
 Workers = Annotated[int, Option("--workers", min=0, help="Number of local or ray workers; 0 means one per core.")]
 Owner = Annotated[str | None, Option("--owner", help="Select documents stored by sync or by ingest.")]
-After = Annotated[str, Option("--after", metavar="ID", help="Start after this document.")]
+After = Annotated[str, Option("--after", metavar="ID", help="List documents after this id.")]
 Limit = Annotated[int, Option("--limit", min=1, max=10000, help="Maximum number of documents.")]
 Id = Annotated[str, Argument(metavar="ID", help="Id of the document.")]
 Ids = Annotated[list[str] | None, Argument(metavar="ID", help="Ids of documents.")]
@@ -40,7 +40,7 @@ Filters = Annotated[
     list[str] | None, Option("--filter", metavar="KEY=VALUE", help="Select by metadata. Can be repeated.")
 ]
 Count = Annotated[bool, Option("--count", help="Print only the number of documents.")]
-Key = Annotated[str, Argument(metavar="KEY", help="Key of the metadata; a dot separates nested keys.")]
+Key = Annotated[str, Argument(metavar="KEY", help="Metadata key; a dot separates nested keys.")]
 MostValues = Annotated[int, Option("--limit", min=1, max=10000, help="Maximum number of values.")]
 Output = Annotated[str, Option("--output", "-o", metavar="FILE", help="Write to this file; - means stdout.")]
 Vectors = Annotated[bool, Option("--vectors/--no-vectors", help="Include the vectors of the chunks.")]
@@ -78,7 +78,7 @@ def ingest(
         render.print_note(f"Skipped {path}: {reason}")
 
     if runner == "auto" and "-" in paths:
-        runner = "plain"  # a stream may never end, and each batch should become searchable
+        runner = "plain"  # A stream may never end, so each batch becomes searchable.
     settings = context.settings()
     with context.progress("document") as progress:
         is_building = False
@@ -112,6 +112,7 @@ def list_documents(
     after: After = "",
     limit: Limit = 100,
     count: Count = False,
+    at: At = None,
 ) -> None:
     """List stored documents, in the order of their ids.
 
@@ -120,13 +121,15 @@ def list_documents(
       pair docs list --owner ingest --limit 20 --after notes/b.md
       pair docs list --filter 'status!=draft' --filter 'author?'
       pair docs list --filter 'year>=2024' --count
+      pair docs list --at 12                  # in version 12
     """
     if count:
-        with context.kb(kb) as opened:
+        with context.kb(kb, at) as opened:
+            opened.version()  # a wrong name is an error, not an empty KB
             number = opened.count(owner=owner, filter=filters)
         context.show({"kb_id": kb, "count": number}, str(number), is_answer=True)
         return
-    with context.kb(kb) as opened:
+    with context.kb(kb, at) as opened:
         documents = opened.documents(after=after, limit=limit, owner=owner, filter=filters)
     entries = [{key: value for key, value in document.to_json().items() if key != "text"} for document in documents]
     value = {"kb_id": kb, "documents": entries, "next": documents.next}
@@ -145,6 +148,7 @@ def list_facets(
     owner: Owner = None,
     filters: Filters = None,
     limit: MostValues = 100,
+    at: At = None,
 ) -> None:
     """Count the values of a metadata key, most frequent first.
 
@@ -152,7 +156,8 @@ def list_facets(
       pair docs facets lang
       pair docs facets author.name --filter 'year>=2024' --limit 10
     """
-    with context.kb(kb) as opened:
+    with context.kb(kb, at) as opened:
+        opened.version()
         facets = opened.facets(key, limit=limit, owner=owner, filter=filters)
     value = {"kb_id": kb, "key": key, "values": [dataclasses.asdict(facet) for facet in facets]}
     width = max((len(f"{facet.count:,}") for facet in facets), default=0)
@@ -160,14 +165,15 @@ def list_facets(
     context.show(value, *(lines or [f"No document has the key {key}."]), is_answer=True)
 
 
-def get_document(context: CliContext, document_id: Id, kb: KbName = DEFAULT_KB) -> None:
+def get_document(context: CliContext, document_id: Id, kb: KbName = DEFAULT_KB, at: At = None) -> None:
     """Print the text of a document.
 
     Examples:
       pair docs get notes/b.md
       pair docs get notes/b.md --json
+      pair docs get notes/b.md --at 12        # as in version 12
     """
-    with context.kb(kb) as opened:
+    with context.kb(kb, at) as opened:
         document = opened.document(document_id)
     context.show_text(document.to_json(), document.text)
 
@@ -192,6 +198,7 @@ def delete_documents(
         )
     with context.kb(kb, with_sources=True) as opened:
         report = opened.delete(ids or (), owner=owner, filter=filters or None)
+        opened.version()  # raises E201 if the KB does not exist
     value = {"kb_id": kb, "deleted": report.deleted, "manifest_version": report.manifest_version}
     context.show(value, f"Deleted {render.pluralize(report.deleted, 'document')} from {kb}.")
 
@@ -237,7 +244,7 @@ def import_file(
       pair import backup.jsonl.gz --kb copy   # load into another KB
       pair import backup.jsonl.gz --embed     # use the configured embedder
     """
-    with context.kb(kb) as opened, context.progress("item") as progress:
+    with context.kb(kb) as opened, context.progress("document") as progress:
         report = opened.backup.import_from(file, replace_all=replace, embed=embed, on_progress=progress)
     names = ("added", "replaced", "unchanged", "deleted", "chunks", "manifest_version")
     value = {"kb_id": kb, **{name: getattr(report, name) for name in names}}

@@ -1,4 +1,4 @@
-"""The command `pair`. `pair --version` answers before anything else is loaded."""
+"""The command `pair`. `pair --version` runs before anything else is loaded."""
 
 import gc
 import os
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    gc.set_threshold(50_000)  # loading modules makes many objects, of which none is garbage
-    # The threads of BLAS wait in busy loops, and no product here is large enough for two.
+    gc.set_threshold(50_000)  # Loading modules creates many objects, and none of them is garbage.
+    # BLAS threads wait in busy loops, and no matrix product here is large enough for two threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # noqa: TID251 - not a setting
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given in (["--version"], ["-V"]):

@@ -1,4 +1,4 @@
-"""Markdown of documents and answers as plain lines, and the part of them that matters."""
+"""Markdown as plain lines, and excerpts around the matches."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from pair.text.markdown import TextBlock, read_blocks
 _MOST_COLUMNS = 100
 _CODE_SPAN = re.compile(r"(`+)(.+?)\1")
 _LINK = re.compile(r"(?<!`)!?\[((?:`+[^`]+`+|[^\[\]`])*)\]\([^()\s]*(?:\s[^()]*)?\)(?!`)")
-"""Its text may have code, as in [`pair sync`](sync.md); `[a](b)` in code is no link."""
+"""A link. Its text may contain code, as in [`pair sync`](sync.md); `[a](b)` inside code is not a link."""
 _EMPHASIS = re.compile(r"(?<![\w*\\])(\*{1,3})(?=\S)(.+?)(?<=\S)\1(?![\w*])|(?<!\w)_(?=[^\s_])([^_]+?)(?<=\S)_(?!\w)")
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|<>-])")
 _STREAMED_MARK = re.compile(r"\*\*|`+|^(?:#{1,6} |> ?)", re.MULTILINE)
@@ -33,7 +33,7 @@ def _strip_prose(text: str) -> str:
 
 
 def strip_streamed(text: str) -> str:
-    """Remove marks from a text that is not complete yet, so that more text only appends to the result."""
+    """Remove marks from an incomplete text. More text only appends to the result."""
     return _STREAMED_MARK.sub("", text.rstrip("*`#> \n"))
 
 
@@ -74,7 +74,7 @@ def match_words(words: Iterable[str]) -> re.Pattern[str]:
 
 
 def match_text(text: str) -> re.Pattern[str]:
-    """Return a pattern that finds the words of Markdown in formatted lines, wherever those are broken."""
+    """Return a pattern that finds the words of Markdown in formatted lines, wherever the lines break."""
     words = " ".join(format_markdown(text)).split()
     return re.compile(r"\s+".join(map(re.escape, words)) or "(?!)")
 

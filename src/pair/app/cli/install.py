@@ -27,11 +27,11 @@ Force = Annotated[bool, Option("--force", help="Overwrite edited files and files
 DryRun = Annotated[bool, Option("--dry-run", help="Print the changes without making them.")]
 NoIndex = Annotated[bool, Option("--no-index", help="Install files only; ignore the packaged index.")]
 KbId = Annotated[
-    str | None, Option("--kb", metavar="ID", help="Id of the KB. [as before; else default, or TARGET's name]")
+    str | None, Option("--kb", metavar="ID", help="Id of the KB. [its current id; else default, or the name of TARGET]")
 ]
 Locked = Annotated[bool, Option("--locked", help="Install exactly what the lock file records.")]
 LockFile = Annotated[Path, Option("--lock-file", metavar="FILE", help="Path of the lock file.")]
-_TARGETS_HELP = "Folders of installed KBs. [.pair/knowledge, and all that are locked]"
+_TARGETS_HELP = "Folders of installed KBs. [.pair/knowledge and all locked folders]"
 LockTargets = Annotated[list[Path] | None, Argument(metavar="TARGET", help=_TARGETS_HELP, show_default=False)]
 Check = Annotated[bool, Option("--check", help="Compare only; list differences and exit with 4.")]
 
@@ -55,9 +55,12 @@ Description = Annotated[str | None, Option(help="Description in one sentence.")]
 Author = Annotated[str | None, Option(help="Author or maintainer.")]
 License = Annotated[str | None, Option("--license", help="License, such as Apache-2.0.")]
 Tags = Annotated[list[str] | None, Option("--tag", metavar="WORD", help="Tag. Can be repeated.")]
-WithIndex = Annotated[bool, Option("--with-index", help="Include the index, so that readers can search at once.")]
+WithIndex = Annotated[
+    bool, Option("--with-index", help="Include the index, so that users can search right after installing.")
+]
 IndexKb = Annotated[str | None, Option("--kb", metavar="ID", help="KB to take the index from. [default, or NAME]")]
 Sign = Annotated[Path | None, Option(metavar="KEYFILE", help="Sign with this minisign secret key.")]
+Site = Annotated[bool, Option("--site", help="Also write a site that searches and answers in the browser.")]
 KbPath = Annotated[Path, Argument(metavar="PATH", help="A package (.zip) or the folder of an installed KB.")]
 Okf = Annotated[
     bool, Option("--okf", help="Also check that it is a bundle of the Open Knowledge Format; PATH may be any folder.")
@@ -158,7 +161,7 @@ def lock(
     locks = LockService(context.installer(), lock_file)
     if check:
         report = locks.check()
-        lines = [f"{render.pluralize(len(report.kbs), 'KB')} as locked in {report.path}."]
+        lines = [f"Checked {render.pluralize(len(report.kbs), 'KB')}: no differences from {report.path}."]
     else:
         report = locks.write(targets or [])
         names = render.join_names([kb.id for kb in report.kbs])
@@ -259,6 +262,7 @@ def publish_release(
     with_index: WithIndex = False,
     kb: IndexKb = None,
     sign: Sign = None,
+    site: Site = False,
 ) -> None:
     """Publish a package: write it, its checksum, and then the release feed.
 
@@ -269,12 +273,13 @@ def publish_release(
       pair publish dist ./handbook --version 1.0.0    # package and publish
       pair publish dist ./handbook --version 1.1.0 --with-index
       pair publish dist handbook-1.0.0.zip            # publish a package
+      pair publish dist ./handbook --site             # dist/site/handbook answers in the browser
       pair publish s3://bucket/kbs ./handbook --version 1.1.0
       pair install --source ./dist/releases.json#handbook   # as a reader
     """
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
     packaging = Packaging(label, with_index, kb, sign, render.ask_password)
-    report = publish(context.installer(), destination, source, packaging)
+    report = publish(context.installer(), destination, source, packaging, with_site=site)
     context.show(report.to_json(), *_format_release(report))
 
 
@@ -282,8 +287,8 @@ def verify(context: CliContext, path: KbPath, identity: Identity = None, okf: Ok
     """Check a package or an installed knowledge base.
 
     Signatures are checked against --identity, or else against sources.signature_keys. Exit status: 2 if a package is
-    damaged or unsafe; 5 if its signature is missing or wrong, if installed files were changed or deleted, or if it is
-    not what --okf asks for.
+    damaged or unsafe; 5 if its signature is missing or wrong, if installed files were changed or deleted, or if --okf
+    finds a problem.
 
     Examples:
       pair verify handbook.zip       # checksum, archive and manifest
@@ -321,6 +326,8 @@ def _format_release(report: PublishReport) -> list[str]:
     lines.append(
         f"Install it: pair install --source {report.source} (append @{report.release.version} to pin this version)"
     )
+    if report.site:
+        lines.append(f"Wrote the site in {report.site}. Try it: python -m http.server -d {shlex.quote(report.site)}")
     return lines
 
 

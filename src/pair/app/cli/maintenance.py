@@ -7,14 +7,23 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pair import errors
+from pair import errors, files
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
 from pair.clock import SystemClock
 from pair.engine.backup.fsck import Fault, FsckReport
 from pair.engine.maintenance.reembed import ReembedReport
 from pair.engine.write.writer import WriteReport
-from pair.evaluation.measure import JudgedSet, Measured, Selection, measure, measure_all, read_judged_set
+from pair.evaluation.gate import find_failures, format_gate, parse_baseline, parse_least
+from pair.evaluation.measure import (
+    JudgedSet,
+    Measured,
+    Selection,
+    judge_by_feedback,
+    measure,
+    measure_all,
+    read_judged_set,
+)
 from pair.kb.kb import KnowledgeBase
 from pair.kb.maintenance import changes_to, with_embedder
 from pair.kb.open import DEFAULT_KB, open_kb, temporary_kb
@@ -39,7 +48,15 @@ _IDS_SHOWN = 10
 
 _SIGNS = {"ok": "ok    ", "note": "note  ", "failed": "FAILED"}
 
-Folder = Annotated[str, Argument(metavar="DIR", help="Folder of the judged set.")]
+Folder = Annotated[str | None, Argument(metavar="DIR", help="Folder of the judged set.")]
+Feedback = Annotated[bool, Option("--feedback", help="Use the feedback of users on the KB as the judged set.")]
+Least = Annotated[
+    list[str] | None, Option("--min", metavar="FIGURE=VALUE", help="Exit with 1 if a figure is lower. Can be repeated.")
+]
+Baseline = Annotated[
+    Path | None, Option("--baseline", metavar="FILE", help="Exit with 1 if a figure is lower than in this JSON report.")
+]
+Tolerance = Annotated[float, Option("--tolerance", min=0.0, max=1.0, help="Allowed difference to the baseline.")]
 Modes = Annotated[
     list[str] | None, Option("--mode", metavar="MODE", help=f"{', '.join(MODES)}. Can be repeated. [all]")
 ]
@@ -49,7 +66,7 @@ SkipUnknown = Annotated[bool, Option("--skip-unknown", help="Ignore judgements o
 
 
 def compact(context: CliContext, kb: KbName = DEFAULT_KB, everything: All = False) -> None:
-    """Merge and re-cluster shards. Searches and writes continue during this.
+    """Merge and re-cluster shards. Searches and writes continue.
 
     Examples:
       pair compact            # compact the shards that need it
@@ -100,8 +117,8 @@ def fsck(
 ) -> None:
     """Verify every stored byte of a knowledge base, and repair damage.
 
-    Repairs use the local cache, intact data and synced sources. Searches and writes continue during this. Nothing is
-    changed without --repair. Exit status: 5 if something is damaged.
+    Repairs use the local cache, intact data and synced sources. Searches and writes continue. Without --repair, nothing
+    is changed. Exit status: 5 if something is damaged.
 
     Examples:
       pair fsck                               # verify only
@@ -190,27 +207,63 @@ def _format_reembedding(kb: str, report: ReembedReport, *, dry_run: bool) -> str
 
 def evaluate(
     context: CliContext,
-    folder: Folder,
+    folder: Folder = None,
     modes: Modes = None,
     kb: Kb = None,
     limit_queries: LimitQueries = None,
     skip_unknown: SkipUnknown = False,
+    feedback: Feedback = False,
+    least: Least = None,
+    baseline: Baseline = None,
+    tolerance: Tolerance = 0.01,
 ) -> None:
     """Measure retrieval quality on a judged set of questions.
 
     A judged set is a folder with corpus.jsonl, queries.jsonl and qrels.tsv. The corpus is stored in a temporary KB with
-    your configuration. Prints nDCG@10, recall@10, recall@100, MRR@10 and search times for each mode.
+    your configuration. The report has nDCG@10, recall@10, recall@100, MRR@10 and search times for each mode. With --min
+    or --baseline, the command exits with status 1 if a figure is too low, so that it can fail a build.
 
     Examples:
       pair eval questions/                   # every mode
       pair eval questions/ --mode vector     # one mode
       pair eval questions/ --kb handbook     # search an existing KB
       pair eval questions/ --limit-queries 50 --json
+      pair eval --feedback --kb handbook     # by the feedback of users
+      pair eval questions/ --mode hybrid --min ndcg@10=0.7 --baseline last.json
     """
     for mode in modes or ():
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode {mode!r}", hints=[f"Use one of: {', '.join(MODES)}"])
-    judged = read_judged_set(folder)
+    if feedback == (folder is not None):
+        raise errors.command_line_invalid(
+            "Cannot measure: give either the folder of a judged set or --feedback.", hints=["pair eval --help"]
+        )
+    figures = parse_least(least or ())
+    with files.storage_errors():
+        before = {} if baseline is None else parse_baseline(baseline.read_text(encoding="utf-8"), str(baseline))
+    if feedback:
+        kb = kb or DEFAULT_KB
+        with context.kb(kb) as opened:
+            opened.version()  # raises E201 if the KB does not exist
+            judged = judge_by_feedback(kb, opened.feedback.grades())
+    else:
+        judged = read_judged_set(folder or "")
+    value = _evaluate(context, judged, modes, kb, (limit_queries, skip_unknown or feedback))
+    lines = _format_figures(value)
+    failures = find_failures(value["modes"], figures, before, tolerance)
+    if figures or before:
+        value["failures"] = failures
+        lines += format_gate(failures)
+    context.show(value, *lines, is_answer=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _evaluate(
+    context: CliContext, judged: JudgedSet, modes: list[str] | None, kb: str | None, options: tuple[int | None, bool]
+) -> dict[str, Any]:
+    """Measure on a temporary KB, or on an existing one. `options`: most queries, skip unknown ids."""
+    limit_queries, skip_unknown = options
     if kb is None:
         ids = frozenset(document.id for document in judged.documents())
         selection = judged.select(ids, skip_unknown=skip_unknown, limit=limit_queries)
@@ -219,6 +272,7 @@ def evaluate(
             value = _measure(context, opened, selection, modes)
     else:
         with context.kb(kb) as opened:
+            opened.version()  # as above
             known = opened.existing_ids(judgement.document_id for judgement in judged.judgements)
             selection = judged.select(known, skip_unknown=skip_unknown, limit=limit_queries)
             value = _measure(context, opened, selection, modes)
@@ -226,14 +280,13 @@ def evaluate(
         render.print_note(f"Skipped queries without a relevant document: {selection.skipped_queries:,}")
     if selection.skipped_judgements:
         render.print_note(f"Skipped judgements of unknown queries or documents: {selection.skipped_judgements:,}")
-    value = {"set": judged.name, **value, "kb_id": kb}
-    context.show(value, *_format_figures(value), is_answer=True)
+    return {"set": judged.name, **value, "kb_id": kb}
 
 
 def doctor(context: CliContext) -> None:
     """Check the configuration, store, lease, cache, embedder, model and server.
 
-    Prints what to do about each problem, and exits with the status of the first failed check.
+    Each problem comes with a fix. The exit status is that of the first failed check.
 
     Examples:
       pair doctor
@@ -297,9 +350,9 @@ def _measure(context: CliContext, kb: KnowledgeBase, selection: Selection, modes
         "queries": len(queries),
         "skipped_queries": selection.skipped_queries,
         "skipped_judgements": selection.skipped_judgements,
-        "documents": stats.documents if stats else 0,
-        "chunks": stats.chunks if stats else 0,
-        "embedder": stats.embedder if stats else "",
+        "documents": stats.documents,
+        "chunks": stats.chunks,
+        "embedder": stats.embedder,
     }
 
 

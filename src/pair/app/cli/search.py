@@ -6,15 +6,16 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from pair import errors, values
+from pair import errors, files, values
 from pair.app import render
 from pair.app.cli import excerpts
-from pair.app.cli.context import At, CliContext, KbName
+from pair.app.cli.context import At, CliContext
 from pair.kb.open import DEFAULT_KB, open_kb
 from pair.values import DEFAULT_MODE, GraphParameters, Hit, SearchMode, SearchOptions
 
@@ -32,6 +33,9 @@ Words = Annotated[list[str], Argument(metavar="QUERY", help="Words to search for
 Limit = Annotated[int, Option("-k", "--limit", min=1, max=1000, help="Maximum number of results.")]
 _MODE_HELP = "hybrid (words and meaning), keyword (words), vector (meaning), graph (linked entities) or adaptive."
 Mode = Annotated[SearchMode, Option("--mode", metavar="MODE", help=_MODE_HELP)]
+KbNames = Annotated[
+    list[str] | None, Option("--kb", metavar="ID", help="Id of the knowledge base. Repeat it to search several.")
+]
 Filters = Annotated[
     list[str] | None, Option("--filter", metavar="KEY=VALUE", help="Select documents by metadata. Can be repeated.")
 ]
@@ -39,7 +43,7 @@ Exact = Annotated[bool, Option("--exact", help="Compare every chunk of every sha
 MaxDistance = Annotated[float | None, Option("--max-distance", help="Drop results at this vector distance or farther.")]
 Explain = Annotated[bool, Option("--explain", help="Show how each score was computed.")]
 Diversity = Annotated[float, Option("--diversity", min=0.0, max=0.99, help="Prefer results that differ; 0 is off.")]
-Hops = Annotated[int | None, Option("--hops", min=1, max=5, help="Follow the graph this many steps.")]
+Hops = Annotated[int | None, Option("--hops", min=1, max=5, help="Maximum number of steps in the graph.")]
 Alpha = Annotated[float | None, Option("--alpha", min=0.0, max=1.0, help="Weight of hybrid against graph scores.")]
 
 _EXIT_STATUSES = {
@@ -55,7 +59,7 @@ _CONFIDENCE_LEVELS = ((0.8, "high"), (0.6, "fair"), (0.5, "moderate"), (0.2, "lo
 _TRIAL_QUESTION = "What do you know about?"
 _TRIAL_SECONDS = 10.0
 _UNUSABLE = frozenset({"INTERNAL_ERROR", "TIMEOUT", "SERVICE_UNAVAILABLE", "DATA_SOURCE_ERROR", "NOT_FOUND"})
-"""Errors of librarians that do not work; after any other error, the librarian did read the question."""
+"""Errors of librarians that do not work. Other errors come from a librarian that read the question."""
 
 Question = Annotated[list[str], Argument(metavar="QUESTION", help="The question, or - for standard input.")]
 LibrarianName = Annotated[
@@ -63,6 +67,10 @@ LibrarianName = Annotated[
 ]
 Kb = Annotated[str | None, Option("--kb", metavar="ID", help="Ask this knowledge base.")]
 Timeout = Annotated[float | None, Option("--timeout", min=0.01, metavar="SECONDS", help="Give up after this time.")]
+ReceiptFile = Annotated[
+    Path | None, Option("--receipt", metavar="FILE", help="Write a receipt that proves the answer; see: pair check")
+]
+Sign = Annotated[Path | None, Option(metavar="KEYFILE", help="Sign the receipt with this minisign secret key.")]
 CitationId = Annotated[str, Argument(metavar="ID", help="Id of a citation, as shown below an answer.")]
 
 
@@ -71,7 +79,7 @@ def search(
     words: Words,
     limit: Limit = 5,
     mode: Mode = DEFAULT_MODE,
-    kb: KbName = DEFAULT_KB,
+    kbs: KbNames = None,
     filters: Filters = None,
     exact: Exact = False,
     max_distance: MaxDistance = None,
@@ -81,7 +89,7 @@ def search(
     alpha: Alpha = None,
     at: At = None,
 ) -> None:
-    """Find passages that match a query. Each is shown with its score, document and matched words.
+    """Find passages that match a query, with scores, documents and matched words.
 
     Examples:
       pair search leap seconds
@@ -90,6 +98,7 @@ def search(
       pair search deploy --filter kind=file --filter 'year>=2024'
       pair search deploy --filter '{"$or": [{"lang": "de"}, {"team": "ops"}]}'
       pair search deploy --at 12                  # search version 12
+      pair search deploy --kb handbook --kb faq   # search two knowledge bases
       pair search deploy --explain --json
     """
     query = _join_words(words)
@@ -97,18 +106,21 @@ def search(
     graph = GraphParameters(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     options = SearchOptions(max_distance=max_distance, highlights=True, diversity=diversity, graph=graph)
     began = time.perf_counter()
-    with context.kb(kb, at) as opened:
-        hits = opened.search(
-            query, limit=limit, mode=mode, filter=filters or None, exact=exact, explain=explain, options=options
-        )
+    found = {}
+    for kb in _check_kbs(kbs, at):
+        with context.kb(kb, at) as opened:
+            found[kb] = opened.search(
+                query, limit=limit, mode=mode, filter=filters or None, exact=exact, explain=explain, options=options
+            )
+    hits = next(iter(found.values())) if len(found) == 1 else values.merge_hits(found, limit)
     took_ms = (time.perf_counter() - began) * 1000
     value = {
-        "kb_id": kb,
+        "kb_id": next(iter(found)) if len(found) == 1 else list(found),
         "query": query,
         "search_mode": mode,
         "mode_used": hits.mode_used,
         "reason": hits.reason,
-        "manifest_version": hits.manifest_version,
+        "manifest_version": hits.manifest_version or {kb: each.manifest_version for kb, each in found.items()},
         "took_ms": round(took_ms, 3),
         "partial": hits.partial,
         "faults": list(hits.faults),
@@ -119,10 +131,17 @@ def search(
     if hits.reason:
         render.print_note(f"{hits.mode_used}: {hits.reason}")
     lines = [line for number, hit in enumerate(hits.passages, 1) for line in _format_hit(number, hit)]
-    if not lines:
-        advice = "Remove a --filter" if filters else "Try other or fewer words"
-        lines = [f"No results. {advice}, or list what is stored: pair docs list"]
-    context.show(value, *lines, is_answer=True)
+    advice = "Remove a --filter" if filters else "Try other or fewer words"
+    nothing = f"No results. {advice}, or list what is stored: pair docs list"
+    context.show(value, *(lines or [nothing]), is_answer=True)
+
+
+def _check_kbs(kbs: list[str] | None, at: str | None) -> list[str]:
+    """Return the KBs to search, each once. Raises E402 for a version of several KBs."""
+    names = list(dict.fromkeys(kbs or [DEFAULT_KB]))
+    if at is not None and len(names) > 1:
+        raise errors.command_line_invalid("Cannot use --at with several --kb: their versions have different numbers.")
+    return names
 
 
 def _join_words(words: list[str]) -> str:
@@ -132,7 +151,8 @@ def _join_words(words: list[str]) -> str:
 
 def _format_hit(number: int, hit: Hit) -> Iterator[render.Line]:
     title = f"  {hit.title}" if hit.title and hit.title != hit.document_id else ""
-    yield render.join_line(f"{number:>2}. {hit.score:.3f}  ", render.style(hit.document_id), title)
+    kb = f"{hit.kb_id}: " if hit.kb_id else ""
+    yield render.join_line(f"{number:>2}. {hit.score:.3f}  {kb}", render.style(hit.document_id), title)
     if state := values.describe_lifecycle(hit.lifecycle):
         yield f"    ({state})"
     matched = excerpts.match_words(hit.text[start:end] for start, end in hit.highlights)
@@ -156,6 +176,8 @@ def ask(
     kb: Kb = None,
     timeout: Timeout = None,
     at: At = None,
+    receipt: ReceiptFile = None,
+    sign: Sign = None,
 ) -> None:
     """Answer a question from the knowledge base, with numbered sources.
 
@@ -167,6 +189,7 @@ def ask(
       pair ask "who knows about leap seconds?" --librarian catalogue
       pair ask "how do I deploy?" --at 12         # from version 12
       pair ask "what changed in 2.0?" --timeout 10 --json
+      pair ask "how do I deploy?" --receipt receipt.json
       echo "how do I deploy?" | pair ask -
     """
     import asyncio  # noqa: PLC0415 - only commands that ask wait for it
@@ -175,6 +198,8 @@ def ask(
 
     if at is not None and librarian is not None:
         raise errors.command_line_invalid("Cannot use --at with --librarian: only a knowledge base has versions.")
+    if sign is not None and receipt is None:
+        raise errors.command_line_invalid("Cannot use --sign without --receipt: only a receipt is signed.")
     question = _join_words(words)
     streamed = shown = ""
 
@@ -193,6 +218,13 @@ def ask(
         render.print_json(response.to_json())
     else:
         _show_response(response, is_streamed=bool(shown))
+    if receipt is not None and response.error is None:
+        from pair.kb.receipts import make_signed_receipt  # noqa: PLC0415 - loads packages
+
+        content = make_signed_receipt(question, response, context.settings(), sign, render.ask_password)
+        with files.storage_errors():
+            files.write_atomically(files.resolve_parent(receipt), content)
+        render.print_note(f"Wrote the receipt {receipt}. Check it: pair check {shlex.quote(str(receipt))}")
     if response.error is not None:
         raise typer.Exit(_EXIT_STATUSES.get(response.error.code, 1))
 

@@ -1,4 +1,4 @@
-"""The commands serve, mcp, keys add, keys list, keys revoke and trust."""
+"""The commands serve, mcp, skill, keys add, keys list, keys revoke and trust."""
 
 import dataclasses
 import datetime
@@ -11,16 +11,20 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pair import errors
+from pair import errors, files
 from pair.app import render
-from pair.app.cli.context import CliContext
-from pair.app.mcp.client_config import Client, own_command, plan
+from pair.app.cli.context import CliContext, KbName
+from pair.app.mcp.client_config import NAME, Client, entry_for, name_for, own_command, plan
+from pair.app.mcp.skill import SkillSubject, build_files, make_name
 from pair.auth.rules import Scope
 from pair.auth.trust import TrustStore
 from pair.kb import trust as folder_trust
+from pair.kb.open import DEFAULT_KB
 from pair.kb.trust import Review, key_file
 
 _MAX_VALUE_CHARACTERS = 200
+_DESCRIBED_DOCUMENTS = 50
+"""Documents whose titles a skill can name."""
 
 Host = Annotated[str | None, Option("--host", metavar="ADDRESS", help="Address to listen on. [server.host]")]
 Port = Annotated[int | None, Option("--port", min=0, max=65535, help="Port; 0 picks a free one. [server.port]")]
@@ -28,10 +32,16 @@ Kbs = Annotated[list[str] | None, Option("--kb", metavar="ID", help="Allow only 
 AllowWrite = Annotated[bool, Option("--allow-write", help="Offer tools that add and delete documents.")]
 Project = Annotated[str | None, Option("--project", metavar="DIR", help="Run in this folder.")]
 Install = Annotated[Client | None, Option("--install", help="Configure this assistant for the project.")]
-DryRun = Annotated[bool, Option("--dry-run", help="With --install: print the file without writing it.")]
+Remove = Annotated[Client | None, Option("--remove", help="Remove the entry from the file of this assistant.")]
+Print = Annotated[bool, Option("--print", help="Print the entry for any other assistant.")]
+EntryName = Annotated[str, Option("--name", metavar="NAME", help="Name of the entry.")]
+DryRun = Annotated[bool, Option("--dry-run", help="With --install or --remove: print the file without writing it.")]
 Name = Annotated[str, Argument(metavar="NAME", help="Name of the client; it appears in the log.")]
 ScopeOption = Annotated[Scope, Option("--scope", help="What the key allows; each scope includes those before.")]
 Days = Annotated[int | None, Option("--days", min=1, max=36500, help="Expire after N days.")]
+SkillFolder = Annotated[Path, Argument(metavar="DIR", help="Folder of the plugin.")]
+SkillName = Annotated[str, Option("--name", metavar="NAME", help="Name of the skill; default: the KB or the project.")]
+Force = Annotated[bool, Option("--force", help="Overwrite files with other content.")]
 KeyId = Annotated[str, Argument(metavar="ID", help="Id of the key; see: pair keys list")]
 Show = Annotated[bool, Option("--show", help="Show what needs trust, and change nothing.")]
 Revoke = Annotated[bool, Option("--revoke", help="Stop trusting this folder.")]
@@ -64,6 +74,9 @@ def mcp(
     allow_write: AllowWrite = False,
     project: Project = None,
     install: Install = None,
+    remove: Remove = None,
+    print_entry: Print = False,
+    name: EntryName = "",
     dry_run: DryRun = False,
 ) -> None:
     """Serve knowledge bases to an assistant over MCP, on standard input and output.
@@ -71,18 +84,24 @@ def mcp(
     Examples:
       pair mcp --install claude              # add it to ./.mcp.json
       pair mcp --install cursor --dry-run    # print the change only
+      pair mcp --remove cursor               # remove it again
+      pair mcp --print                       # print the entry for another assistant
       pair mcp --kb handbook                 # serve one knowledge base
       pair mcp --allow-write                 # allow changes to documents
     """
-    if dry_run and install is None:
-        raise errors.command_line_invalid(
-            "Cannot use --dry-run without --install.", hints=["pair mcp --install claude --dry-run"]
-        )
+    client = install or remove
+    _check_mcp_options(install, remove, print_entry, name=name, dry_run=dry_run)
     if project is not None and not Path(project).is_dir():
         raise errors.command_line_invalid(f"Cannot use --project {project}: no such folder.", hints=["pair mcp --help"])
-    if install is not None:
-        folder = Path(os.path.abspath(project or "."))  # noqa: PTH100 - keeps links
-        _install(context, install, folder, _client_entry(context, folder, kbs or [], allow_write), dry_run=dry_run)
+    folder = Path(os.path.abspath(project or "."))  # noqa: PTH100 - keeps links
+    if client is not None:
+        entry = entry_for(client, _client_command(context, folder, kbs or [], allow_write)) if install else None
+        _configure(context, client, folder, entry, name, dry_run=dry_run)
+        return
+    if print_entry:
+        entry = entry_for("claude", _client_command(context, folder, kbs or [], allow_write))
+        value = {"mcpServers": {name or NAME: entry}}
+        context.show_text(value, json.dumps(value, indent=2, ensure_ascii=False))
         return
     if project is not None:
         context.meta["config"] = context.config and os.path.abspath(context.config)  # noqa: PTH100 - keeps links
@@ -96,29 +115,96 @@ def mcp(
     raise typer.Exit(serve_stdio(dataclasses.replace(settings, server=server), kbs or []))
 
 
-def _client_entry(context: CliContext, project: Path, kbs: list[str], allow_write: bool) -> dict[str, Any]:
-    """Return the entry that starts `pair mcp` in the project."""
-    command, *arguments = own_command(sys.argv[0])
-    arguments += ["mcp", "--project", str(project)]
+def _check_mcp_options(
+    install: Client | None, remove: Client | None, print_entry: bool, *, name: str, dry_run: bool
+) -> None:
+    """Raise E402 for options that exclude each other or have no effect."""
+    chosen = [option for option in (install, remove, print_entry or None) if option is not None]
+    if len(chosen) > 1:
+        raise errors.command_line_invalid(
+            "Cannot use more than one of --install, --remove and --print.", hints=["pair mcp --help"]
+        )
+    if dry_run and install is None and remove is None:
+        raise errors.command_line_invalid(
+            "Cannot use --dry-run without --install.", hints=["pair mcp --install claude --dry-run"]
+        )
+    if name and (not chosen or not name.isprintable()):
+        raise errors.command_line_invalid(
+            "Cannot use --name without --install, --remove or --print.", hints=["pair mcp --install claude --name docs"]
+        )
+
+
+def _client_command(context: CliContext, project: Path, kbs: list[str], allow_write: bool) -> list[str]:
+    """Return the command that starts `pair mcp` in the project."""
+    command = [*own_command(sys.argv[0]), "mcp", "--project", str(project)]
     if context.config:
-        arguments += ["--config", os.path.abspath(context.config)]  # noqa: PTH100 - keeps links
+        command += ["--config", os.path.abspath(context.config)]  # noqa: PTH100 - keeps links
     for kb in kbs:
-        arguments += ["--kb", kb]
-    if allow_write:
-        arguments.append("--allow-write")
-    return {"type": "stdio", "command": command, "args": arguments}
+        command += ["--kb", kb]
+    return [*command, "--allow-write"] if allow_write else command
 
 
-def _install(context: CliContext, client: Client, project: Path, entry: dict[str, Any], *, dry_run: bool) -> None:
-    change = plan(client, project, entry)
-    value = {"client": client, "path": str(change.path), "outcome": change.outcome, "server": entry}
+def _configure(
+    context: CliContext, client: Client, project: Path, entry: dict[str, Any] | None, name: str, *, dry_run: bool
+) -> None:
+    change = plan(client, project, entry, name)
+    value = {
+        "client": client,
+        "name": name or name_for(client, project),
+        "path": str(change.path),
+        "outcome": change.outcome,
+        "server": entry,
+    }
     if dry_run:
         context.show_text({**value, "content": change.content}, change.content.rstrip("\n"))
         return
     change.carry_out()
     if not context.as_json:
         render.print_note(f"{change.outcome.capitalize()}: {change.path}")
-    context.show(value, " ".join([entry["command"], *entry["args"]]), is_answer=True)
+    context.show(value, *([] if entry is None else [" ".join([entry["command"], *entry["args"]])]), is_answer=True)
+
+
+def write_skill(
+    context: CliContext,
+    folder: SkillFolder,
+    kb: KbName = DEFAULT_KB,
+    name: SkillName = "",
+    project: Project = None,
+    force: Force = False,
+) -> None:
+    """Write a skill and a plugin folder that teach an assistant to use a knowledge base.
+
+    The folder has a skill (skills/NAME/SKILL.md), a plugin manifest (.claude-plugin/plugin.json) and the MCP server
+    (.mcp.json). Run the command again after larger changes: the skill names subjects of the knowledge base.
+
+    Examples:
+      pair skill handbook-plugin
+      pair skill handbook-plugin --kb handbook --name handbook
+      claude --plugin-dir handbook-plugin         # use it in Claude Code
+    """
+    place = Path(os.path.abspath(project or "."))  # noqa: PTH100 - keeps links
+    with context.kb(kb) as opened:
+        page, count = opened.documents(limit=_DESCRIBED_DOCUMENTS), opened.count()
+    chosen = make_name(name or (kb if kb != DEFAULT_KB else place.name)) or NAME
+    subject = SkillSubject(kb, chosen, count, [document.title or document.id for document in page])
+    entry = entry_for("claude", _client_command(context, place, [kb], allow_write=False))
+    written = {folder / path: text.encode() for path, text in build_files(subject, entry).items()}
+    with files.storage_errors():
+        known = {path: path.read_bytes() for path in written if path.exists()}
+    changed = [path for path, content in written.items() if known.get(path) != content]
+    kept = [path for path in changed if path in known]
+    if kept and not force:
+        raise errors.command_line_invalid(
+            f"Cannot write {kept[0]}: it exists with other content. Nothing was written.",
+            hints=["Overwrite it: --force", "Choose another folder: pair skill DIR"],
+        )
+    with files.storage_errors():
+        for path in changed:
+            files.make_folder(path.parent)
+            files.write_atomically(path, written[path])
+    value = {"name": chosen, "kb_id": kb, "files": [str(path) for path in written], "changed": len(changed)}
+    lines = [f"Wrote {path}" for path in changed] or ["Nothing changed."]
+    context.show(value, *lines, is_answer=True)
 
 
 def add_key(context: CliContext, name: Name, scope: ScopeOption = "read", kbs: Kbs = None, days: Days = None) -> None:

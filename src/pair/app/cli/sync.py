@@ -40,7 +40,7 @@ def sync(
 ) -> None:
     """Index the files and links of this project, and write .pair/index.txt.
 
-    Reads the files in kb.sources_dir (.pair/knowledge), the URLs in kb.links_file_path (.pair/links.txt), and the
+    Sources are the files in kb.sources_dir (.pair/knowledge), the URLs in kb.links_file_path (.pair/links.txt), and the
     collections in kb.collections. Unchanged sources are not read, fetched or summarised again.
 
     Examples:
@@ -121,7 +121,7 @@ def _check_pattern(pattern: str | None, *, refresh: bool, watch: bool) -> str | 
         path = shlex.quote(pattern)
         hints = [f"Check URLs that match: pair sync --refresh {path}"]
         if Path(pattern).exists() or pattern.startswith((".", "/", "~")):
-            hints = [f"Store it once: pair ingest {path}", f"Keep it in sync: pair add {path}, then: pair sync"]
+            hints = [f"Keep it in sync: pair add {path} && pair sync", f"Store it once: pair ingest {path}"]
         raise errors.command_line_invalid(
             f"Cannot sync {pattern!r}: sync takes no path. Nothing was changed.", hints=hints
         )
@@ -140,7 +140,7 @@ def _describe_store(context: CliContext) -> tuple[dict[str, Any], str]:
     except errors.PairError as fault:
         error = fault.to_json()["error"]
         return {"stored": None, "stored_error": error}, _format_row("stored", f"unknown: {fault.message}")
-    if stats is None:
+    if not stats.manifest_version:
         return {"stored": None}, _format_row("stored", "nothing; run: pair sync, or pair ingest PATH")
     documents, shards = render.pluralize(stats.documents, "document"), render.pluralize(stats.shards, "shard")
     size = render.format_size(stats.size_bytes)

@@ -1,6 +1,6 @@
 """The commands versions, rollback, diff and reproduce."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
     from pair.engine.maintenance.versions import ListedVersion
+    from pair.kb.answer_tests import ChangedAnswer
     from pair.kb.diff import ChangedDocument
     from pair.kb.reproduce import PassageAgain, ReproduceReport
     from pair.librarians.citations import FoundPassage
@@ -38,6 +39,8 @@ Wanted = Annotated[str, Argument(metavar="VERSION", help=_WANTED_HELP)]
 First = Annotated[str, Argument(metavar="A", help=_SIDE_HELP)]
 Second = Annotated[str | None, Argument(metavar="B", help="The other side. [the current version]")]
 Text = Annotated[bool, Option("--text", help="Also show the changed lines of the texts.")]
+Answers = Annotated[bool, Option("--answers", help="Also compare the answers to the test questions.")]
+Questions = Annotated[Path | None, Option("--questions", metavar="FILE", help="Ask the questions of this file.")]
 Stat = Annotated[bool, Option("--stat", help="Print the counts only.")]
 File = Annotated[str, Argument(metavar="FILE", help="An answer that `pair ask --json` printed.")]
 Kb = Annotated[str | None, Option("--kb", metavar="ID", help="Search this KB instead of the one in the answer.")]
@@ -66,7 +69,7 @@ def versions(context: CliContext, kb: KbName = DEFAULT_KB) -> None:
 def rollback(context: CliContext, version: Wanted, kb: KbName = DEFAULT_KB) -> None:
     """Restore an earlier version of a knowledge base.
 
-    This is instant and makes a new version. A synced KB stays at that state until the next `pair sync`. Installed files
+    A rollback is instant and makes a new version. A synced KB stays there until the next `pair sync`. Installed files
     do not change.
 
     Examples:
@@ -85,12 +88,20 @@ def rollback(context: CliContext, version: Wanted, kb: KbName = DEFAULT_KB) -> N
 
 
 def diff(
-    context: CliContext, a: First, b: Second = None, kb: KbName = DEFAULT_KB, text: Text = False, stat: Stat = False
+    context: CliContext,
+    a: First,
+    b: Second = None,
+    kb: KbName = DEFAULT_KB,
+    text: Text = False,
+    stat: Stat = False,
+    answers: Answers = False,
+    questions: Questions = None,
 ) -> None:
     """List the documents that were added, removed or changed from A to B.
 
-    Each document is shown with its entry in index.txt. Exit status: 0 if A and B are the same, 1 if they differ, 2 for
-    errors.
+    Each document is shown with its entry in index.txt. --answers shows which questions of questions.jsonl are answered
+    from another document, are no longer answered, or lost confidence. Exit status: 0 if A and B are the same, 1 if they
+    differ, 2 for errors.
 
     Examples:
       pair diff 7                     # version 7 and the current one
@@ -98,22 +109,29 @@ def diff(
       pair diff ./one.zip ./two.zip   # two packages
       pair diff ./docs current        # a folder and what is stored
       pair diff 7 8 --stat --json
+      pair diff ./one.zip ./two.zip --answers
     """
-    from pair.kb.diff import DiffRequest, open_diff  # noqa: PLC0415 - loads the engine
+    from pair.kb.diff import DiffRequest, compare_side_answers, open_diff  # noqa: PLC0415 - loads the engine
 
+    if questions is not None and not answers:
+        raise errors.command_line_invalid("Cannot use --questions without --answers.")
+    changed = compare_side_answers(context.settings(), a, b, kb, questions) if answers else None
     with open_diff(context.settings(), a, b, kb) as report:
         request = DiffRequest(texts=text, most_lines=None if context.as_json else _MAX_LINES)
         documents = () if stat else report.describe(report.ids(), request)
         if context.as_json:
             value = {"a": report.a, "b": report.b, "is_different": report.is_different, **report.counts}
             listed = {} if stat else {"documents": [document.to_json() for document in documents]}
-            render.print_json({**value, **listed})
+            compared = {} if changed is None else {"answers": [answer.to_json() for answer in changed]}
+            render.print_json({**value, **listed, **compared})
         else:
             counts = ", ".join(f"{count:,} {kind}" for kind, count in report.counts.items())
             render.print_result(f"{report.a} → {report.b}: {counts}")
             for document in documents:
                 render.print_result("", *_format_change(document))
-        is_different = report.is_different
+            if changed is not None:
+                render.print_result("", *_format_answers(changed))
+        is_different = report.is_different or bool(changed)
     if is_different:
         raise typer.Exit(1)
 
@@ -121,8 +139,9 @@ def diff(
 def reproduce(context: CliContext, file: File, kb: Kb = None, at: AtVersion = None, package: Package = None) -> None:
     """Repeat the search behind a stored answer, and compare the passages.
 
-    Searches the version that the answer names, or the current one if that version is not kept. For each difference, it
-    names the version that caused it. Exit status: 0 if the passages are the same, 1 if they differ, 2 for errors.
+    The command searches the version that the answer names, or the current one if that version is not kept. For each
+    difference, it names the version that caused it. Exit status: 0 if the passages are the same, 1 if they differ, 2
+    for errors.
 
     Examples:
       pair ask "how do I deploy?" --json > answer.json
@@ -169,6 +188,22 @@ def _format_change(document: "ChangedDocument") -> Iterator[str]:
         yield f"  … {render.pluralize(document.left_out_lines, 'more line')}"
 
 
+def _format_answers(changed: "Sequence[ChangedAnswer]") -> Iterator[str]:
+    if not changed:
+        yield "All questions are answered as before."
+    for answer in changed:
+        before, after = answer.before, answer.after
+        old, new = (", ".join(side.documents[:1]) or "no document" for side in (before, after))
+        text = {
+            "other_document": f"answered from {new}, before from {old}",
+            "unanswered": f"no longer answered, before from {old}",
+            "answered": f"now answered from {new}",
+            "less_confident": f"confidence {after.confidence:.2f}, before {before.confidence:.2f}",
+        }[answer.change]
+        yield f"? {answer.question}"
+        yield f"    {text}"
+
+
 def _format_retrieval(report: "ReproduceReport") -> Iterator[str]:
     where = f"{report.kb_id}, version {report.version}"
     if not report.is_recorded:
@@ -189,7 +224,7 @@ def _format_place(passage: "FoundPassage") -> str:
 
 
 def _explain(again: "PassageAgain") -> str:
-    """Return what happened to a passage."""
+    """Return a phrase that says what happened to a passage."""
     since = f"version {again.changed_in}" + (" or earlier" if again.or_before else "")
     return {
         "moved": f"now at rank {again.new_rank}",

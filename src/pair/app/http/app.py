@@ -18,7 +18,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http import ask, health, openai_api, openapi, rag, responses, schemas
+from pair.app.http import (
+    ask,
+    discovery,
+    external,
+    feedback,
+    health,
+    openai_api,
+    openai_more,
+    openapi,
+    rag,
+    responses,
+    schemas,
+)
 from pair.app.http.context import Anyone, HttpContext, HttpRequest, Reader, admit, admit_anyone, client_address
 from pair.app.http.responses import JSON
 from pair.app.http.schemas import PathId
@@ -66,7 +78,17 @@ router = APIRouter(include_in_schema=False)
 
 def make_api(lifespan: Any = None) -> FastAPI:
     """Return the FastAPI application. `HttpApp` adds the context of each request."""
-    routers = (rag.router, health.router, ask.router, openai_api.router, router)
+    routers = (
+        rag.router,
+        health.router,
+        ask.router,
+        openai_api.router,
+        openai_more.router,
+        external.router,
+        feedback.router,
+        discovery.router,
+        router,
+    )
     api = FastAPI(
         routes=[route for router in routers for route in router.routes],
         lifespan=lifespan,
@@ -89,7 +111,7 @@ def make_api(lifespan: Any = None) -> FastAPI:
 
 
 class HttpApp:
-    """The outermost ASGI application: gives requests an id and responses their headers, counts and logs both."""
+    """The outermost ASGI application: adds request ids and response headers, counts requests and logs them."""
 
     def __init__(self, context: HttpContext, lifespan: Any) -> None:
         self._context = context
@@ -176,7 +198,7 @@ async def _answer_at_once(scope: Any, receive: Any, send: Any) -> None:
 
 
 class _Sender:
-    """Adds the common headers to a response, and keeps its status."""
+    """A sender that adds the common headers to a response, and stores its status."""
 
     def __init__(self, send: Send, request: HttpRequest) -> None:
         self._send = send
@@ -206,8 +228,8 @@ async def _answer_error(given: Request, fault: Any) -> Response:
     request: HttpRequest = given.scope["pair"]
     status, metrics, log_fields = responses.error_status(fault), request.service.metrics, request.access.log_fields
     headers = responses.retry_headers(status, log_fields.get("retry_after"))
-    if status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="pair"'
+    if status in {401, 403} and (challenge := discovery.make_challenge(request, status)):
+        headers["WWW-Authenticate"] = challenge
     if status == 405:
         headers["Allow"] = fault.hints[0].removeprefix("Allowed: ")
     if status in {408, 413}:

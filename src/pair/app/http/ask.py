@@ -2,7 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pydantic_core
 from fastapi import APIRouter
@@ -14,7 +15,8 @@ from pair.app.http.openapi import describe
 from pair.app.http.responses import EVENTS, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess
 from pair.kb.open import DEFAULT_KB
-from pair.librarians.contract import Budget, Context, TraceContext
+from pair.kb.receipts import make_signed_receipt
+from pair.librarians.contract import Budget, Context, Response, TraceContext
 
 router = APIRouter()
 
@@ -64,11 +66,19 @@ async def ask_librarian(request: Reader, id: schemas.PathId) -> HttpResponse:
 async def _answer(request: HttpRequest, asked: schemas.AskRequest, librarian: str | None) -> HttpResponse:
     context, seconds = read_context(request.access, asked.context or schemas.AskContext())
     run = await request.access.prepare_ask(asked.query, librarian, asked.at)
+
+    async def to_json(response: Response) -> dict[str, Any]:
+        if not asked.receipt or response.error is not None:
+            return response.to_json()
+        settings = request.service.settings
+        text = await request.service.read(lambda: make_signed_receipt(asked.query, response, settings))
+        return {**response.to_json(), "receipt": text.decode()}
+
     if EVENTS in request.header(b"accept"):
-        return Streamed(EVENTS, _stream_events(run, context, seconds))
+        return Streamed(EVENTS, _stream_events(run, context, seconds, to_json))
     response = await run.answer(context, seconds)
     status = responses.response_status(response)
-    return answer(response.to_json(), status, responses.retry_headers(status))
+    return answer(await to_json(response), status, responses.retry_headers(status))
 
 
 def read_context(access: KbAccess, given: schemas.AskContext) -> tuple[Context, float | None]:
@@ -88,7 +98,9 @@ def read_context(access: KbAccess, given: schemas.AskContext) -> tuple[Context, 
     return context, None if given.timeout is None else given.timeout / 1000
 
 
-async def _stream_events(run: AskRun, context: Context, seconds: float | None) -> AsyncIterator[bytes]:
+async def _stream_events(
+    run: AskRun, context: Context, seconds: float | None, to_json: Callable[[Response], Awaitable[dict[str, Any]]]
+) -> AsyncIterator[bytes]:
     """Yield a `text` event for each piece of the answer, comments while waiting, and a `response` event at the end."""
     loop, pieces = asyncio.get_running_loop(), asyncio.Queue[str]()
 
@@ -106,4 +118,4 @@ async def _stream_events(run: AskRun, context: Context, seconds: float | None) -
             continue
         if piece:
             yield b"event: text\ndata: " + pydantic_core.to_json({"text": piece}) + b"\n\n"
-    yield b"event: response\ndata: " + pydantic_core.to_json(task.result().to_json()) + b"\n\n"
+    yield b"event: response\ndata: " + pydantic_core.to_json(await to_json(task.result())) + b"\n\n"

@@ -50,7 +50,7 @@ class HttpContext:
     """State that all requests of a server share. Belongs to one event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises E401 for invalid settings, such as a public address without authentication."""
+        """Prepare the state. Raises E401 for invalid settings, such as a public address without authentication."""
         self.settings = settings.server
         self._tokens = token_verifier(settings) if self.settings.auth == "jwt" else None
         self._verify = verifier(settings) if self._tokens is None else None
@@ -95,6 +95,8 @@ class HttpRequest:
     receive: Any
     headers: Headers
     access: KbAccess
+    needed_scope: Scope = "read"
+    """The scope of the route."""
     _body_bytes: int = 0
 
     @property
@@ -127,12 +129,12 @@ class HttpRequest:
         return Response(answer.body, answer.status_code, {"Idempotent-Replayed": "true"}, JSON)
 
     def check_sees_all(self) -> None:
-        """Raises E603 if the caller may not use all KBs."""
+        """Raise E603 if the caller may not use all KBs."""
         if not self.access.principal.sees_all:
             raise errors.not_allowed("this covers all knowledge bases, and these credentials are for some of them")
 
     def check_parameters(self) -> None:
-        """Raises E601 for query parameters that are not UTF-8 or occur twice."""
+        """Raise E601 for query parameters that are not UTF-8 or occur twice."""
         try:
             text = self.scope.get("query_string", b"").decode("ascii")
             names = [name for name, _ in parse_qsl(text, keep_blank_values=True, errors="strict")]
@@ -243,7 +245,7 @@ class HttpRequest:
 
 
 def check_values(body: bytes) -> None:
-    """Raises E607 if a body has too many JSON values."""
+    """Raise E607 if a body has too many JSON values."""
     if count_values(body) > MAX_VALUES:
         raise errors.request_too_large("The request", MAX_VALUES, "values")
 
@@ -294,7 +296,7 @@ class CrossOrigin:
     """Cross-origin requests (CORS): pages of the configured origins may call the API."""
 
     def __init__(self, origins: str) -> None:
-        """`origins`: separated by commas; empty for none."""
+        """Allow these origins. `origins`: separated by commas; empty for none."""
         self._allowed = frozenset(origin.strip().rstrip("/").lower() for origin in origins.split(",") if origin.strip())
 
     def allows(self, headers: Headers) -> bool:
@@ -322,7 +324,10 @@ class CrossOrigin:
         return [
             (b"vary", b"Origin"),
             (b"access-control-allow-origin", headers[b"origin"]),
-            (b"access-control-expose-headers", b"idempotent-replayed, retry-after, x-kb-id, x-request-id"),
+            (
+                b"access-control-expose-headers",
+                b"idempotent-replayed, retry-after, www-authenticate, x-kb-id, x-request-id",
+            ),
         ]
 
 
@@ -330,7 +335,7 @@ class CrossOrigin:
 
 
 def _check_origin(given: Request) -> HttpRequest:
-    """Raises E603 for a page of another site and, without authentication, for a host name that is not loopback."""
+    """Raise E603 for a page of another site and, without authentication, for a host name that is not loopback."""
     request: HttpRequest = given.scope["pair"]
     context = request.context
     rules.check_origin(
@@ -345,6 +350,7 @@ def _check_origin(given: Request) -> HttpRequest:
 async def admit(given: Request, scope: Scope) -> HttpRequest:
     """Check the origin, the credentials, the rate limit and the scope. Raises E602, E603, E608, E614."""
     request = _check_origin(given)
+    request.needed_scope = scope
     context, client = request.context, client_address(request.scope)
     if context.settings.auth != "none":
         try:
@@ -379,7 +385,7 @@ async def _admit_scope(
 
 
 def _check_rate(request: HttpRequest, client: str) -> None:
-    """Raises E608 if the client sends too many requests."""
+    """Raise E608 if the client sends too many requests."""
     wait = request.context.rate_limit.take(client)
     if wait:
         request.access.log_fields["retry_after"] = wait

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import resource
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from pair.app.http.responses import answer
 from pair.app.kb_access import KbService
 from pair.clock import to_timestamp
 from pair.kb.open import DEFAULT_KB
+from pair.system import resource
 
 router = APIRouter()
 
@@ -141,7 +141,7 @@ async def metrics(request: Reader) -> Response:
 def take_snapshot(service: KbService) -> Json:
     """Return all metrics as JSON."""
     kbs = _read_stats(service)
-    used = resource.getrusage(resource.RUSAGE_SELF)
+    used, spent = resource and resource.getrusage(resource.RUSAGE_SELF), os.times()
     return {
         **service.metrics.to_json(),
         "embed_stats": {kb_id: embedder.to_json() for kb_id, embedder in service.kbs.embedders.items()},
@@ -151,8 +151,8 @@ def take_snapshot(service: KbService) -> Json:
         },
         "background": {job.name: job.to_json() for job in service.jobs},
         "runtime": {
-            "peak_memory_bytes": used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-            "cpu_seconds": round(used.ru_utime + used.ru_stime, 3),
+            "peak_memory_bytes": (used.ru_maxrss if used else 0) * (1 if sys.platform == "darwin" else 1024),
+            "cpu_seconds": round(spent.user + spent.system, 3),
             "threads": threading.active_count(),
             "num_gc": sum(generation["collections"] for generation in gc.get_stats()),
             "processors": os.cpu_count(),
@@ -171,7 +171,7 @@ def _read_stats(service: KbService) -> dict[str, Json]:
         except errors.PairError as fault:
             kbs[kb_id] = {"error": fault.public_message}
             continue
-        if stats is not None:
+        if stats.manifest_version:
             kbs[kb_id] = stats.to_json()
     service.metrics.note_shards({kb_id: stats.get("shards", 0) for kb_id, stats in kbs.items()})
     return kbs
@@ -179,7 +179,7 @@ def _read_stats(service: KbService) -> dict[str, Json]:
 
 @dataclass(frozen=True, eq=False)
 class _Collector:
-    """Collects the metrics whose names start with one of the prefixes."""
+    """A collector of the metrics whose names start with one of the prefixes."""
 
     service: KbService
     prefixes: tuple[str, ...] = ("",)

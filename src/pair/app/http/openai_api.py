@@ -2,10 +2,12 @@
 
 Invariants
     A model that the caller may not ask does not exist for the caller.
-    A stream sends the verified answer: its citation numbers match the sources at its end.
+    A stream sends the answer as a model writes it, with the citation numbers of the sources at its end. If the check
+    of the finished answer changes what was sent, the checked answer follows.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import re
 import time
@@ -30,6 +32,7 @@ from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Citation, Context, Response
 from pair.librarians.dispatch import CHARACTERS_PER_TOKEN, tokens_of
+from pair.librarians.prompting import check_citations
 from pair.librarians.rules import cut
 
 router = APIRouter()
@@ -42,8 +45,11 @@ _STATUS_SECONDS = 1.0
 """An error within this time sets the HTTP status. Then the stream begins, and an error is an event in it."""
 _LEAST_SHARE = 0.2
 """Share of the timeout that must be left for a second question."""
+_MANY_PASSAGES = 10_000
+"""More passages than a model gets: any number may be a citation while an answer is written."""
+_CHECKED = "\n\nThe checked answer:\n\n"
 _MARK = re.compile(r"\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\](?!\()")
-_PIECE = re.compile(r".{1,60}(?:\s+|$)|.{1,60}", re.DOTALL)
+PIECE = re.compile(r".{1,60}(?:\s+|$)|.{1,60}", re.DOTALL)
 _LINKABLE = re.compile(r"https?://[^\s<>]+", re.IGNORECASE)
 Json = dict[str, Any]
 
@@ -111,7 +117,7 @@ class ChatRequest:
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def check(self) -> None:
-        """Raises E601 for a parameter that would change the answer and is not supported."""
+        """Raise E601 for a parameter that would change the answer and is not supported."""
         most = self.max_completion_tokens
         faults = {
             "n: only one answer is supported": self.n not in {None, 1},
@@ -209,14 +215,14 @@ def read_question(messages: Sequence[Message]) -> ChatQuestion:
 @router.get("/v1/models", **describe(ModelListResponse))
 async def list_models(request: Reader) -> HttpResponse:
     """List librarians and knowledge bases as models"""
-    names = await request.service.read(lambda: _list_names(request.access))
+    names = await request.service.read(lambda: list_names(request.access))
     return answer({"object": "list", "data": [_describe_model(request, name) for name in names]})
 
 
 @router.get("/v1/models/{id:text}", **describe(ModelResponse, 404))
 async def get_model(request: Reader, id: schemas.PathId) -> HttpResponse:
     """Get a librarian or a knowledge base as a model"""
-    await request.service.read(lambda: _choose_librarian(request.access, id))
+    await request.service.read(lambda: choose_librarian(request.access, id))
     return answer(_describe_model(request, id))
 
 
@@ -225,7 +231,7 @@ def _describe_model(request: HttpRequest, name: str) -> Json:
     return {"id": name, "object": "model", "created": created, "owned_by": "pair"}
 
 
-def _list_names(access: KbAccess) -> list[str]:
+def list_names(access: KbAccess) -> list[str]:
     """List the models that the caller may ask: librarians and KBs."""
     kbs = access.service.kbs
     librarians = kbs.librarians(DEFAULT_KB)
@@ -245,7 +251,7 @@ def _find_first(access: KbAccess, librarians: KbLibrarians) -> str:
     return next(iter(kbs)) if len(kbs) == 1 else ""
 
 
-def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[AskRun, str]:
+def choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[AskRun, str]:
     """Return the question to the librarian of a model, and its KB.
 
     Raises E605 if there is no such model, or the caller may not ask it.
@@ -262,7 +268,7 @@ def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[As
             own = None  # no such KB, or not a valid name
         if own is not None and access.may_ask(own, name):
             return AskRun(access, own, name, query), name
-    raise errors.no_such_model(model, _list_names(access))
+    raise errors.no_such_model(model, list_names(access))
 
 
 @router.post("/v1/chat/completions", **describe(CompletionResponse, 404, body=ChatRequest))
@@ -275,22 +281,73 @@ async def complete(request: Reader) -> HttpResponse:
     chat = await request.read(ChatRequest)
     chat.check()
     question, service, access = read_question(chat.messages), request.service, request.access
-    run, access.kb_id = await service.read(lambda: _choose_librarian(access, chat.model, question.text))
+    run, access.kb_id = await service.read(lambda: choose_librarian(access, chat.model, question.text))
     context, _ = read_context(access, schemas.AskContext(metadata={"conversation": question.turns}))
-    task = asyncio.ensure_future(_answer(run, question, context))
+    live = LiveAnswer(is_silent=not chat.stream or chat.token_limit is not None)
+    task = asyncio.ensure_future(answer_question(run, question, live.listen(context)))
     completion = _Completion(f"chatcmpl-{access.request_id}", int(service.clock.now().timestamp()), chat, question)
-    if chat.stream:
-        await asyncio.wait([task], timeout=_STATUS_SECONDS)
-        if not task.done() or responses.response_status(task.result()) == 200:
-            return Streamed(EVENTS, completion.stream(task))
+    if chat.stream and await live.is_good_so_far(task):
+        return Streamed(EVENTS, completion.stream(task, live))
     response = await task
     status = responses.response_status(response)
     if status != 200:
-        return answer({"error": _format_error(response)}, status, responses.retry_headers(status))
+        return answer({"error": format_error(response)}, status, responses.retry_headers(status))
     return answer(completion.format(response))
 
 
-async def _answer(run: AskRun, question: ChatQuestion, context: Context) -> Response:
+class LiveAnswer:
+    """The text of an answer while a model writes it."""
+
+    def __init__(self, *, is_silent: bool = False) -> None:
+        """`is_silent`: send nothing before the answer is finished."""
+        self._is_silent = is_silent
+        self._loop, self._pieces = asyncio.get_running_loop(), asyncio.Queue[str]()
+        self._has_begun = asyncio.Event()
+        self._written = self._sent = ""
+
+    def listen(self, context: Context) -> Context:
+        return context if self._is_silent else dataclasses.replace(context, on_text=self._put)
+
+    def _put(self, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._pieces.put_nowait, text)
+        self._loop.call_soon_threadsafe(self._has_begun.set)
+
+    async def is_good_so_far(self, task: "asyncio.Future[Response]") -> bool:
+        """Wait a moment for the first text or the response. Return False for an error, which sets the HTTP status."""
+        task.add_done_callback(lambda _: self._has_begun.set())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STATUS_SECONDS):
+                await self._has_begun.wait()
+        return not task.done() or responses.response_status(task.result()) == 200
+
+    async def follow(self, task: "asyncio.Future[Response]") -> AsyncIterator[str]:
+        """Yield new text until the response is complete, and "" when a keep-alive must be sent."""
+        task.add_done_callback(lambda _: self._pieces.put_nowait(""))
+        while not task.done() or not self._pieces.empty():
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                    self._written += await self._pieces.get()
+            except TimeoutError:
+                yield ""
+                continue
+            if new := self._take():
+                yield new
+
+    def _take(self) -> str:
+        """Return new whole words, with the citation numbers that the finished answer will have."""
+        whole = re.match(r"(?s).*(?=\s)", self._written)
+        numbered = check_citations(whole[0] if whole else "", _MANY_PASSAGES).answer
+        if not numbered.startswith(self._sent):
+            return ""
+        new, self._sent = numbered[len(self._sent) :], numbered
+        return new
+
+    def finish(self, answer: str) -> str:
+        """Return the rest of the answer; all of it if the check changed what was sent."""
+        return answer[len(self._sent) :] if answer.startswith(self._sent) else f"{_CHECKED}{answer}"
+
+
+async def answer_question(run: AskRun, question: ChatQuestion, context: Context) -> Response:
     """Ask. If a follow-up question finds nothing, ask again together with the previous question."""
     began, seconds = time.monotonic(), run.access.service.settings.librarians.timeout_seconds
     response = await run.answer(context, seconds)
@@ -303,7 +360,7 @@ async def _answer(run: AskRun, question: ChatQuestion, context: Context) -> Resp
     return again if is_better else response
 
 
-def _format_error(response: Response) -> Json:
+def format_error(response: Response) -> Json:
     error = response.error
     if error is None:
         return responses.openai_error(500, "INTERNAL_ERROR", "The librarian returned no answer")
@@ -314,7 +371,7 @@ def _format_error(response: Response) -> Json:
 
 @dataclass(frozen=True)
 class _Completion:
-    """Formats one answer for the API."""
+    """One answer in the format of the API."""
 
     id: str
     created: int
@@ -328,41 +385,29 @@ class _Completion:
         head = self._head("chat.completion", _fingerprint(response))
         return {**head, "choices": [choice], "usage": self._usage(text), **extra}
 
-    async def stream(self, task: "asyncio.Future[Response]") -> AsyncIterator[bytes]:
-        """Yield the role at once, comments while waiting, then the text in pieces, and the sources in the last one."""
+    async def stream(self, task: "asyncio.Future[Response]", live: LiveAnswer) -> AsyncIterator[bytes]:
+        """Yield the role at once, comments while waiting, the text in pieces, and the sources in the last one."""
         yield _format_data(self._chunk({"role": "assistant", "content": ""}, f"pair-{__version__}"))
-        while not task.done():
-            await asyncio.wait([task], timeout=KEEP_ALIVE_SECONDS)
-            if not task.done():
-                yield KEEP_ALIVE
+        async for new in live.follow(task):
+            yield _format_data(self._chunk({"content": new}, f"pair-{__version__}")) if new else KEEP_ALIVE
         response = task.result()
         if responses.response_status(response) == 200:
             text, annotations, finish_reason, extra = self._read(response)
             fingerprint = _fingerprint(response)
-            for piece in _PIECE.findall(text):
+            for piece in PIECE.findall(live.finish(text)):
                 yield _format_data(self._chunk({"content": piece}, fingerprint))
             yield _format_data({**self._chunk({"annotations": annotations}, fingerprint, finish_reason), **extra})
             if self.chat.wants_usage_in_stream:
                 head = self._head("chat.completion.chunk", fingerprint)
                 yield _format_data({**head, "choices": [], "usage": self._usage(text)})
         else:
-            yield _format_data({"error": _format_error(response)})
+            yield _format_data({"error": format_error(response)})
         yield b"data: [DONE]\n\n"
 
     def _read(self, response: Response) -> tuple[str, list[Json], str, Json]:
         """Return the text with its sources, its annotations, the finish reason, and the fields of pair."""
-        text, is_cut = response.answer or "", bool(response.metadata.get("truncated"))
-        limit = self.chat.token_limit
-        if limit is not None and tokens_of(text) > limit:
-            text, is_cut = cut(text, limit * CHARACTERS_PER_TOKEN), True
-        text += _format_sources(response.sources)
-        extra = {
-            "sources": [source.to_json() for source in response.sources],
-            "confidence": response.confidence,
-            "partial": response.partial or is_cut,
-            "librarian": response.metadata.get("librarian"),
-        }
-        return text, _annotate(text, response.sources), "length" if is_cut else "stop", extra
+        text, is_cut = format_answer(response, self.chat.token_limit)
+        return text, annotate(text, response.sources), "length" if is_cut else "stop", list_extra(response, is_cut)
 
     def _chunk(self, delta: Json, fingerprint: str, finish_reason: str | None = None) -> Json:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -389,7 +434,25 @@ def _format_sources(sources: Sequence[Citation]) -> str:
     return "\n\nSources:\n\n" + "\n".join(lines)
 
 
-def _annotate(text: str, sources: Sequence[Citation]) -> list[Json]:
+def format_answer(response: Response, limit: int | None) -> tuple[str, bool]:
+    """Return the answer with its sources, in at most `limit` tokens without them, and whether it was cut."""
+    text, is_cut = response.answer or "", bool(response.metadata.get("truncated"))
+    if limit is not None and tokens_of(text) > limit:
+        text, is_cut = cut(text, limit * CHARACTERS_PER_TOKEN), True
+    return text + _format_sources(response.sources), is_cut
+
+
+def list_extra(response: Response, is_cut: bool) -> Json:
+    """Return the fields that the API of OpenAI does not have."""
+    return {
+        "sources": [source.to_json() for source in response.sources],
+        "confidence": response.confidence,
+        "partial": response.partial or is_cut,
+        "librarian": response.metadata.get("librarian"),
+    }
+
+
+def annotate(text: str, sources: Sequence[Citation]) -> list[Json]:
     """Return an annotation for every citation number in the text whose source has a URL."""
     annotations: list[Json] = []
     for mark in _MARK.finditer(text):

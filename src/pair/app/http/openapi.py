@@ -63,8 +63,8 @@ _LINKS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
 """Requests that can follow a response: the operation, and the JSON pointers of its parameters in the response."""
 _INFO = (
     "Search knowledge bases (KBs), ask questions about them and store documents in them. All errors have the same "
-    "body, except below `/v1/`, where errors follow the OpenAI API. `Retry-After` says when to try again. Every "
-    "response has an `X-Request-ID`: that of the request, or a new one. "
+    "body, except below `/v1/`, where errors follow the OpenAI API. `Retry-After` has the seconds to wait "
+    "before a retry. Every response has an `X-Request-ID`: that of the request, or a new one. "
     "`POST /mcp` speaks the Model Context Protocol with the same credentials; it is not described here."
 )
 _REFERENCE = "#/components/schemas/"

@@ -16,10 +16,10 @@ from pair.app.http import responses, schemas
 from pair.app.http.context import Admin, HttpRequest, Reader, Writer
 from pair.app.http.openapi import ANY_TYPE, describe
 from pair.app.http.response_cache import CachedResponse
-from pair.app.http.responses import JSON, LINES, Streamed, answer
+from pair.app.http.responses import JSON, LINES, MARKDOWN, Streamed, answer
 from pair.app.kb_access import IngestRun
 from pair.auth import rules
-from pair.engine.query.documents import DocumentPage
+from pair.engine.query.documents import DocumentPage, Facet
 from pair.engine.query.graph_view import Neighbourhood
 from pair.kb.diff import DiffReport, DiffRequest, diff_versions
 from pair.kb.ingest import read_document
@@ -82,10 +82,19 @@ async def _find_cached(request: HttpRequest, body: bytes, began: float) -> Respo
 
 async def _search(request: HttpRequest, body: bytes) -> Response:
     asked = await request.parse(schemas.QueryRequest, body)
-    kb_id = request.access.use_kb(asked.kb_id)
-    options = SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights)
+    if not asked.query and asked.vector is None:
+        raise errors.request_invalid("query: field required")
+    options = SearchOptions(
+        max_distance=asked.max_distance,
+        highlights=asked.highlights,
+        diversity=asked.diversity,
+        allow_weak=asked.allow_weak,
+        vector=asked.vector,
+    )
 
     def search(kb: KnowledgeBase) -> Hits:
+        if not asked.query and asked.vector is not None:
+            return kb.search_vector(asked.vector, limit=asked.k, filter=asked.filter, max_distance=asked.max_distance)
         return kb.search(
             asked.query,
             limit=asked.k,
@@ -95,9 +104,24 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
             options=options,
         )
 
+    if isinstance(asked.kb_id, list):
+        if asked.at is not None:
+            raise errors.request_invalid("at: the versions of several knowledge bases have different numbers")
+        kb_ids = request.access.use_kbs(asked.kb_id)
+        hits, versions, took_ms = await request.access.search_several(kb_ids, asked.k, search)
+        value = {**_format_hits(asked, hits), "kb_id": kb_ids, "took_ms": round(took_ms, 3)}
+        return answer({**value, "manifest_version": versions})
+    kb_id = request.access.use_kb(asked.kb_id)
     hits, version, took_ms = await request.access.search(kb_id, asked.at, search)
-    value: Json = {
-        "kb_id": kb_id,
+    value = {"kb_id": kb_id, **_format_hits(asked, hits)}
+    response = CachedResponse(kb_id, asked.at, version, len(hits), pydantic_core.to_json(value))
+    if version[0] == hits.manifest_version and not hits.partial:
+        request.context.responses.put(body, response)
+    return Response(response.to_bytes(took_ms), media_type=JSON)
+
+
+def _format_hits(asked: schemas.QueryRequest, hits: Hits) -> Json:
+    return {
         "search_mode": asked.search_mode,
         "mode_used": hits.mode_used,
         "took_ms": None,
@@ -106,10 +130,6 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
         **({"reason": hits.reason} if hits.reason else {}),
         "results": [hit.to_json() for hit in hits],
     }
-    response = CachedResponse(kb_id, asked.at, version, len(hits), pydantic_core.to_json(value))
-    if version[0] == hits.manifest_version and not hits.partial:
-        request.context.responses.put(body, response)
-    return Response(response.to_bytes(took_ms), media_type=JSON)
 
 
 @router.get("/rag/kbs", **describe(schemas.KbListResponse))
@@ -118,23 +138,54 @@ async def list_kbs(request: Reader) -> Response:
     return answer({"kbs": await request.access.list_kbs()})
 
 
-@router.get("/rag/docs", **describe(schemas.DocumentListResponse))
+@router.get("/rag/docs", **describe(schemas.DocumentListResponse, 404))
 async def list_documents(request: Reader, asked: Annotated[schemas.ListParameters, Query()]) -> Response:
     """List documents"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
 
-    def list_page() -> tuple[DocumentPage, int]:
-        kb, owner, condition = kbs.get(kb_id), asked.owner, _split_conditions(asked.filter)
+    def list_page(kb: KnowledgeBase) -> tuple[DocumentPage, int]:
+        owner, condition = asked.owner, _split_conditions(asked.filter)
         page = kb.documents(
             after=asked.after, limit=asked.limit, owner=owner, filter=condition, contains=asked.contains
         )
         return page, kb.count(owner=owner, filter=condition)
 
-    documents, count = await request.service.read(list_page)
+    documents, count = await request.service.read(lambda: kbs.read(kb_id, asked.at, list_page))
     entries = [document.to_json() for document in documents]
     if asked.text != "true":
         entries = [{key: value for key, value in entry.items() if key != "text"} for entry in entries]
     return answer({"kb_id": kb_id, "documents": entries, "next": documents.next, "count": count})
+
+
+@router.post("/rag/docs", **describe(schemas.DocumentListResponse, 404, body=schemas.ListRequest))
+async def fetch_documents(request: Reader) -> Response:
+    """List documents by ids and filter"""
+    asked = await request.parse(schemas.ListRequest, await request.json_body())
+    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
+
+    def list_page(kb: KnowledgeBase) -> tuple[DocumentPage, int]:
+        chosen: Json = {"owner": asked.owner, "filter": asked.filter}
+        page = kb.documents(after=asked.after, limit=asked.limit, ids=asked.ids, vectors=asked.vectors, **chosen)
+        return page, len(page) if asked.ids is not None else kb.count(**chosen)
+
+    documents, count = await request.service.read(lambda: kbs.read(kb_id, asked.at, list_page))
+    entries = [document.to_json() for document in documents]
+    if not asked.text:
+        entries = [{key: value for key, value in entry.items() if key != "text"} for entry in entries]
+    return answer({"kb_id": kb_id, "documents": entries, "next": documents.next, "count": count})
+
+
+@router.post("/rag/delete", **describe(schemas.DeleteResponse, 409, body=schemas.DeleteRequest))
+async def delete_documents(request: Writer) -> Response:
+    """Delete documents by ids or filter
+
+    All of them are deleted in one version. A synced document cannot be deleted while its source exists (E105).
+    """
+    asked = await request.parse(schemas.DeleteRequest, await request.json_body())
+    if asked.ids is None and not asked.filter:
+        raise errors.request_invalid("give ids or filter")
+    kb_id = request.access.use_kb(asked.kb_id)
+    return answer(await request.access.delete_many(kb_id, lambda kb: kb.delete(asked.ids or (), filter=asked.filter)))
 
 
 def _split_conditions(text: str) -> list[str]:
@@ -149,14 +200,16 @@ def _split_conditions(text: str) -> list[str]:
         ) from fault
 
 
-@router.get("/rag/facets", **describe(schemas.FacetListResponse))
+@router.get("/rag/facets", **describe(schemas.FacetListResponse, 404))
 async def list_facets(request: Reader, asked: Annotated[schemas.FacetParameters, Query()]) -> Response:
     """Count the values of a metadata key"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
     condition = _split_conditions(asked.filter)
-    facets = await request.service.read(
-        lambda: kbs.get(kb_id).facets(asked.key, limit=asked.limit, owner=asked.owner, filter=condition)
-    )
+
+    def count_values(kb: KnowledgeBase) -> list[Facet]:
+        return kb.facets(asked.key, limit=asked.limit, owner=asked.owner, filter=condition)
+
+    facets = await request.service.read(lambda: kbs.read(kb_id, asked.at, count_values))
     values = [dataclasses.asdict(facet) for facet in facets]
     return answer({"kb_id": kb_id, "key": asked.key, "values": values})
 
@@ -184,9 +237,14 @@ async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) 
 async def get_document(
     request: Reader, id: schemas.PathId, asked: Annotated[schemas.DocumentParameters, Query()]
 ) -> Response:
-    """Get a document"""
+    """Get a document
+
+    With `Accept: text/markdown`, the response is the text of the document.
+    """
     kb_id = request.access.use_kb(asked.kb_id)
     document = await request.access.read_document(kb_id, id, asked.at)
+    if MARKDOWN in request.header(b"accept"):
+        return Response(document.text, media_type=f"{MARKDOWN}; charset=utf-8")
     return answer({"kb_id": kb_id, **document.to_json()})
 
 

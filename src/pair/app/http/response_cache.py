@@ -83,7 +83,7 @@ class RunningQueries:
 
     @contextlib.contextmanager
     def enter(self, query: bytes) -> Iterator[None]:
-        if query in self._ends:  # several waited for a query that failed: each of them searches
+        if query in self._ends:  # several callers waited for a query that failed: each caller searches
             yield
             return
         end = self._ends[query] = asyncio.Event()
@@ -95,7 +95,7 @@ class RunningQueries:
 
 
 class SharedRuns:
-    """Work that callers share by key: one run at a time, and one that waits for it. Belongs to one event loop."""
+    """Shared runs of work: for each key, at most one runs and one waits. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, asyncio.Task[Any]] = {}

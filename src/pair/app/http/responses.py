@@ -14,9 +14,10 @@ from pair.librarians.contract import Response as LibrarianResponse
 JSON = "application/json"
 LINES = "application/x-ndjson"
 EVENTS = "text/event-stream"
+MARKDOWN = "text/markdown"
 
 _RETRY_SECONDS = {409: 1, 429: 1, 503: 2}
-"""Used if the wait is not known."""
+"""Seconds of `Retry-After` if the wait is not known."""
 _LIBRARIAN_STATUSES = {
     ErrorCode.INVALID_QUERY: 400,
     ErrorCode.UNAUTHORIZED: 403,
@@ -26,7 +27,7 @@ _LIBRARIAN_STATUSES = {
     ErrorCode.LOOP_DETECTED: 400,
     ErrorCode.MAX_DEPTH_EXCEEDED: 400,
 }
-"""Other codes mean that something is unavailable: 503."""
+"""HTTP statuses of error codes. All other codes are 503."""
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",

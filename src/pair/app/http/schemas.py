@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 import msgspec
 import pydantic
 import pydantic_core
-from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from fastapi import Header, Path
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, create_model
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, create_model
 from pydantic.alias_generators import to_camel
 from starlette import convertors
 
@@ -31,19 +31,22 @@ from pair.values import DEFAULT_MODE, Document, SearchMode
 
 
 def _check_conditions(value: Any) -> Any:
-    """Stop at the first item that is not a string: pydantic would describe each of many wrong items."""
+    """Refuse the first item that is not a string: pydantic would describe every wrong item."""
     if isinstance(value, list) and not all(isinstance(item, str) for item in value):
         raise ValueError("a list of conditions holds texts")
     return value
 
 
 KbId = Annotated[str, MaxLen(128)]
+KbIds = Annotated[list[KbId], MinLen(1), MaxLen(16)]
 Filter = Annotated[
     dict[str, Any] | list[str] | None, BeforeValidator(_check_conditions), Field(examples=[{"year": {"gte": 2020}}])
 ]
 _VersionText = Annotated[str, MinLen(1), MaxLen(200)]
 VersionName = Annotated[int, Ge(1), Le(2**53)] | _VersionText
 Limit = Annotated[int, Ge(1), Le(1000)]
+Vector = Annotated[list[float], MinLen(1), MaxLen(4096)]
+Ids = Annotated[list[str], MaxLen(1000)]
 Flag = Literal["true", "false"]
 Ok = Literal["ok"]
 _YEAR_SECONDS = 31_536_000
@@ -51,18 +54,24 @@ _Shape = TypeVar("_Shape")
 _adapters: dict[type[Any], "pydantic.TypeAdapter[Any]"] = {}
 
 
+def _also(name: str, other: str) -> Any:
+    """Accept a field under the name that other interfaces of pair use."""
+    return Field(validation_alias=AliasChoices(name, other))
+
+
 @strict
 class DocumentIn:
     """A document to store."""
 
-    text: Annotated[str, MinLen(1)]
+    text: str
     id: Annotated[str, MaxLen(4096)] | None = None
     title: str | None = None
     url: str | None = None
     metadata: dict[str, Any] | None = None
+    vector: Vector | None = None
 
     def to_document(self) -> Document:
-        return Document(self.id or "", self.text, self.title or "", self.url or "", self.metadata or {})
+        return Document(self.id or "", self.text, self.title or "", self.url or "", self.metadata or {}, self.vector)
 
 
 @strict
@@ -79,14 +88,17 @@ class IngestRequest:
 class QueryRequest:
     """A search."""
 
-    query: Annotated[str, MinLen(1), MaxLen(20_000)]
-    kb_id: KbId = ""
-    k: Limit = 5
-    search_mode: SearchMode = DEFAULT_MODE
+    query: Annotated[str, MaxLen(20_000)] = ""
+    kb_id: Annotated[KbId | KbIds, _also("kb_id", "kb")] = ""
+    k: Annotated[Limit, _also("k", "limit")] = 5
+    vector: Vector | None = None
+    search_mode: Annotated[SearchMode, _also("search_mode", "mode")] = DEFAULT_MODE
     filter: Filter = None
     max_distance: float | None = None
     highlights: bool = False
     explain: bool = False
+    diversity: Annotated[float, Ge(0), Lt(1)] = 0.0
+    allow_weak: bool = False
     at: VersionName | None = None
 
 
@@ -123,12 +135,37 @@ class AskRequest:
     """A question in plain words. The credentials identify the user; `context` cannot."""
 
     query: Annotated[str, MinLen(1)]
-    kb_id: KbId = ""
+    kb_id: Annotated[KbId, _also("kb_id", "kb")] = ""
     context: AskContext | None = None
     version: str | None = None
     requestId: str | None = None  # noqa: N815
     timestamp: str | None = None
     at: VersionName | None = None
+    receipt: bool = False
+
+
+@strict
+class ListRequest:
+    """Documents to list, by ids and a filter. Ids that no document has are ignored."""
+
+    kb_id: KbId = ""
+    ids: Ids | None = None
+    filter: Filter = None
+    owner: str | None = None
+    after: str = ""
+    limit: Limit = 100
+    text: bool = True
+    vectors: bool = False
+    at: VersionName | None = None
+
+
+@strict
+class DeleteRequest:
+    """Documents to delete, by ids or a filter. Ids that no document has are ignored."""
+
+    kb_id: KbId = ""
+    ids: Ids | None = None
+    filter: Filter = None
 
 
 @strict
@@ -190,6 +227,7 @@ class DocumentParameters(BaseModel, extra="forbid"):
 
 class ListParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
+    at: _VersionText | None = None
     owner: str | None = None
     contains: Annotated[str, MaxLen(200)] = ""
     filter: str = ""
@@ -201,6 +239,7 @@ class ListParameters(BaseModel, extra="forbid"):
 class FacetParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
     key: Annotated[str, MinLen(1)]
+    at: _VersionText | None = None
     filter: str = ""
     owner: str | None = None
     limit: Limit = 100
@@ -311,6 +350,7 @@ class OtherPlace(BaseModel):
 class QueryResult(BaseModel):
     """A passage and the document that contains it."""
 
+    kb_id: str = ""
     id: str
     chunk_id: str
     title: str
@@ -330,11 +370,11 @@ class QueryResult(BaseModel):
 
 
 class QueryResponse(BaseModel):
-    kb_id: str
+    kb_id: str | list[str]
     search_mode: str
     mode_used: str
     took_ms: float
-    manifest_version: int
+    manifest_version: int | dict[str, int]
     partial: bool
     reason: str = ""
     results: list[QueryResult]
@@ -344,8 +384,8 @@ class KbListResponse(BaseModel):
     kbs: list[EngineStats]
 
 
-DocumentResponse = _extend("DocumentResponse", StoredDocument, {"kb_id": str})
-DocumentItem = _extend("DocumentItem", StoredDocument, {"text": (str, "")})
+DocumentResponse = _extend("DocumentResponse", StoredDocument, {"kb_id": str, "vector": None})
+DocumentItem = _extend("DocumentItem", StoredDocument, {"text": (str, ""), "vector": (list[float] | None, None)})
 
 
 class DocumentListResponse(BaseModel):
@@ -478,3 +518,4 @@ class AskResponse(BaseModel, extra="allow"):
     partial: bool = False
     error: dict[str, Any] | None = None
     metadata: AnswerMetadata = Field(default_factory=AnswerMetadata)
+    receipt: str | None = None

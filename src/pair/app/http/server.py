@@ -19,7 +19,6 @@ import json
 import logging
 import math
 import os
-import resource
 import signal
 import socket
 import sys
@@ -40,6 +39,7 @@ from pair.app.http.context import HttpContext
 from pair.auth.settings import ServerSettings
 from pair.kb.open import DEFAULT_KB
 from pair.settings import Settings
+from pair.system import resource
 
 _TRACES_SECONDS = 1
 _M_ARENA_MAX = -8
@@ -56,6 +56,7 @@ _SLICE_BYTES = 8_192
 """Bytes parsed at a time. The size of a head is known to within one slice."""
 _LINGERING_SECONDS = 1.0
 """Time for the client to read the error. Bytes that it still sends are dropped."""
+_FILES_OF_WINDOWS = 512
 _SPARE_FILES = 256
 """File descriptors reserved for shards and stores if the system allows few."""
 
@@ -91,7 +92,7 @@ class _Server:
             uvicorn.Config(
                 HttpApp(context, self._run_jobs),
                 http=cast("type[asyncio.Protocol]", functools.partial(BoundedConnection, self._connections)),
-                loop="uvloop",
+                loop="auto",
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -159,6 +160,8 @@ def _listen(settings: ServerSettings) -> socket.socket:
 
 def _allow_many_files() -> None:
     """Raise the limit of open files to the maximum that the system allows."""
+    if resource is None:
+        return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -255,7 +258,7 @@ class Connections:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource else _FILES_OF_WINDOWS
         self.most = min(settings.max_connections, max(files - _SPARE_FILES, files // 2))
         self.waiting: collections.OrderedDict[BoundedConnection, float] = collections.OrderedDict()
         """Connections without a request, and when they began to wait; the longest wait first."""
@@ -364,7 +367,7 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self._refuse(fault or errors.request_invalid("it is not HTTP"))
 
     def _keep(self, fault: errors.PairError) -> errors.PairError:
-        """Keep the error that a callback raises: the parser reports an error, but not which."""
+        """Store the error that a callback raises: the parser reports only that a callback failed."""
         self._fault = fault
         return fault
 

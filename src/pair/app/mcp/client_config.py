@@ -1,31 +1,58 @@
 """The entry of `pair mcp` in the configuration files of assistants.
 
 Invariants
-    All other entries stay unchanged. A file that cannot be parsed is not changed.
+    All other entries and all comments stay unchanged. A file that cannot be parsed is not changed.
 """
 
-import json
 import os
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pair import errors, files
+from pair.app.mcp.config_text import Entry, edit_json, edit_toml, read_json
 
-Client = Literal["claude", "cursor", "vscode"]
-Outcome = Literal["added", "changed", "unchanged"]
+Client = Literal["claude", "claude-desktop", "cursor", "vscode", "codex", "zed", "windsurf", "gemini"]
+Outcome = Literal["added", "changed", "unchanged", "removed"]
 
 NAME = "pair"
-_PLACES: Mapping[Client, tuple[str, str]] = {
-    "claude": (".mcp.json", "mcpServers"),
-    "cursor": (".cursor/mcp.json", "mcpServers"),
-    "vscode": (".vscode/mcp.json", "servers"),
+_SERVERS = "mcpServers"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The configuration file of an assistant."""
+
+    path: str
+    """The path of the file, relative to the project or to the home folder of the user."""
+    key: str = _SERVERS
+    """The key of the servers."""
+    is_shared: bool = False
+    """Whether the file belongs to the user and not to the project."""
+    has_type: bool = False
+    """Whether an entry names its transport."""
+
+
+def _desktop_folder() -> str:
+    folders = {"darwin": "Library/Application Support/Claude", "win32": "AppData/Roaming/Claude"}
+    return folders.get(sys.platform, ".config/Claude")
+
+
+_PLACES: Mapping[Client, _Place] = {
+    "claude": _Place(".mcp.json", has_type=True),
+    "claude-desktop": _Place(f"{_desktop_folder()}/claude_desktop_config.json", is_shared=True),
+    "cursor": _Place(".cursor/mcp.json", has_type=True),
+    "vscode": _Place(".vscode/mcp.json", "servers", has_type=True),
+    "codex": _Place(".codex/config.toml", "mcp_servers"),
+    "zed": _Place(".zed/settings.json", "context_servers"),
+    "windsurf": _Place(".codeium/windsurf/mcp_config.json", is_shared=True),
+    "gemini": _Place(".gemini/settings.json"),
 }
-"""The configuration file in a project, and the key of its servers."""
 
 
 @dataclass(frozen=True)
@@ -56,33 +83,54 @@ def own_command(started_as: str) -> list[str]:
     return [os.path.abspath(path)]  # noqa: PTH100 - keeps symbolic links, which outlive their targets
 
 
-def plan(client: Client, project: Path, entry: dict[str, Any]) -> ConfigChange:
-    """Return the file with the entry added. Raises E010, and E401 if the file cannot be parsed."""
-    name, key = _PLACES[client]
-    path = (project / name).resolve()
+def entry_for(client: Client, command: list[str]) -> Entry:
+    """Return the entry that starts a command, as the assistant expects it."""
+    head = {"type": "stdio"} if _PLACES[client].has_type else {}
+    return {**head, "command": command[0], "args": command[1:]}
+
+
+def name_for(client: Client, project: Path) -> str:
+    """Return the name of the entry. A file of the user serves many projects, so it names the folder."""
+    if not _PLACES[client].is_shared:
+        return NAME
+    folder = re.sub(r"[^a-z0-9]+", "-", project.name.lower()).strip("-")
+    return f"{NAME}-{folder}" if folder else NAME
+
+
+def plan(client: Client, project: Path, entry: Entry | None, name: str = "") -> ConfigChange:
+    """Return the file with the entry added, or removed for None. Raises E010, and E401 if the file cannot be parsed."""
+    place, name = _PLACES[client], name or name_for(client, project)
+    path = ((Path.home() if place.is_shared else project) / place.path).resolve()
     with files.storage_errors():
         text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
-    hints = ["Nothing was changed", "Repair the file, or add the entry by hand: --dry-run prints it"]
+    is_toml = path.suffix == ".toml"
     try:
-        value = json.loads(text, object_pairs_hook=_refuse_doubles) if text.strip() else {}
         text.encode()
+        value = tomllib.loads(text) if is_toml else read_json(text)
+        content = (edit_toml if is_toml else edit_json)(text, place.key, name, entry)
     except (ValueError, RecursionError) as fault:
-        raise errors.settings_invalid(str(path), "not JSON, or JSON with comments", hints=hints) from fault
-    if not isinstance(value, dict) or not isinstance(value.get(key, {}), dict):
-        raise errors.settings_invalid(str(path), f"{key} must be an object of servers", hints=hints)
-    servers = value.get(key, {})
-    known = servers.get(NAME)
+        kind = "TOML" if is_toml else "JSON"
+        hints = ["Nothing was changed", "Repair the file, or add the entry by hand: --dry-run or --print prints it"]
+        reason = f"not {kind} that can be edited: {str(fault)[:100]}"
+        raise errors.settings_invalid(str(path), reason, hints=hints) from fault
+    known = value.get(place.key, {}).get(name)
+    if known is not None and entry is not None and place.is_shared and _project_of(known) != _project_of(entry):
+        raise errors.settings_invalid(
+            str(path),
+            f"the server {name} is already set up for another folder",
+            hints=["Nothing was changed", "Choose another name: --name NAME"],
+        )
+    outcome: Outcome = "changed"
     if known == entry:
         return ConfigChange(path, text, "unchanged")
-    merged = {**value, key: {**servers, NAME: entry}}
-    indent = re.search(r"\n([ \t]+)\S", text)
-    content = json.dumps(merged, indent=indent[1] if indent else "  ", ensure_ascii=False) + "\n"
-    return ConfigChange(path, content, "added" if known is None else "changed")
+    if entry is None or known is None:
+        outcome = "removed" if entry is None else "added"
+    return ConfigChange(path, content, outcome)
 
 
-def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise ValueError if a key occurs twice: one of them would be lost."""
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return value
+def _project_of(entry: Any) -> Any:
+    """Return the folder that an entry serves; None for an entry of another program."""
+    arguments = entry.get("args") if isinstance(entry, dict) else None
+    if not isinstance(arguments, list) or "--project" not in arguments[:-1]:
+        return None
+    return arguments[arguments.index("--project") + 1]

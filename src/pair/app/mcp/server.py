@@ -36,6 +36,8 @@ from mcp_types import (
     ReadResourceResult,
     Resource,
     ResourceTemplate,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
     TextContent,
     TextResourceContents,
     ToolAnnotations,
@@ -44,8 +46,11 @@ from mcp_types import (
 from pair import __version__, errors
 from pair.app.kb_access import KbAccess, KbService, first_problem
 from pair.app.mcp import tools
+from pair.app.mcp.subscriptions import KbSubscriptions
 from pair.app.mcp.tools import Address, KbToolError, cut, most_bytes, take_fitting
 from pair.auth.rules import ANYBODY, Principal, covers
+from pair.engine.query.documents import DocumentPage
+from pair.kb.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.values import check_kb_id
 
@@ -91,6 +96,7 @@ def _make_server(*, may_write: bool) -> "KbServer":
         _make_tool(tools.fetch, reads),
         _make_tool(tools.ask, ToolAnnotations(read_only_hint=True)),
         _make_tool(tools.list_kbs, reads),
+        _make_tool(tools.feedback, ToolAnnotations(read_only_hint=False, destructive_hint=False)),
     ]
     writing = [
         _make_tool(tools.ingest, writes),
@@ -120,13 +126,16 @@ def _make_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> To
     tool = Tool.from_function(function, annotations=annotations)
     metadata = tool.fn_metadata
     metadata.arg_model = type(metadata.arg_model.__name__, (_Arguments, metadata.arg_model), {})
-    tool.parameters = {**_simplify(metadata.arg_model.model_json_schema()), "additionalProperties": False}
-    metadata.output_schema = _simplify(metadata.output_schema)
+    # Unknown arguments are refused. The schema does not say so: assistants pay for every token.
+    tool.parameters = _simplify(metadata.arg_model.model_json_schema())
+    # Results have every field that they do not describe as a note, so the schema need not require any.
+    metadata.output_schema = {**_simplify(metadata.output_schema)}
+    metadata.output_schema.pop("required", None)
     return tool
 
 
 def _simplify(schema: Any, definitions: Mapping[str, Any] | None = None) -> Any:
-    """Leave titles, length limits and empty defaults out of a schema: assistants pay for every token."""
+    """Drop titles, length limits and empty defaults from a schema: assistants pay for every token."""
     if isinstance(schema, list):
         return [_simplify(item, definitions) for item in schema]
     if not isinstance(schema, dict):
@@ -136,7 +145,7 @@ def _simplify(schema: Any, definitions: Mapping[str, Any] | None = None) -> Any:
         return _simplify(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     if "anyOf" in schema:
         return {"type": [option["type"] for option in schema["anyOf"]]}
-    left_out = {"$defs", "additionalProperties", "maxLength", "minLength", "minItems"}
+    left_out = {"$defs", "additionalProperties", "maxLength", "minLength", "minItems", "maxItems", "minimum"}
     if isinstance(schema.get("title"), str):
         left_out.add("title")
     if schema.get("default") in ("", {}, 0):
@@ -149,7 +158,7 @@ class KbServer(MCPServer[Any]):
 
     def __init__(self, shown: list[Tool], hidden: Iterable[Tool]) -> None:
         handler = logging.NullHandler()
-        logging.root.addHandler(handler)  # without one, MCPServer sets up logging for the whole process
+        logging.root.addHandler(handler)  # Without one, MCPServer sets up logging for the whole process.
         super().__init__(
             "pair",
             version=__version__,
@@ -164,11 +173,13 @@ class KbServer(MCPServer[Any]):
             subscriptions=False,
         )
         logging.root.removeHandler(handler)
+        self._subscriptions_of_kbs = KbSubscriptions()
         self._shown, self._hidden = {tool.name for tool in shown}, {tool.name for tool in hidden}
         # MCPServer lists all resources on one page and returns each in one part.
         server = self._lowlevel_server
         server.add_request_handler("resources/list", PaginatedRequestParams, self._list_resource_page)
         server.add_request_handler("resources/read", ReadResourceRequestParams, self._read_resource_parts)
+        server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self._listen)
 
     def new_http_manager(self) -> StreamableHTTPSessionManager:
         return StreamableHTTPSessionManager(
@@ -222,6 +233,11 @@ class KbServer(MCPServer[Any]):
         ]
         return ListResourcesResult(resources=shown, next_cursor=shown[-1].name if len(kbs) > len(shown) else None)
 
+    async def _listen(self, context: _Context, asked: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
+        access = _new_access.get()()
+        access.log_fields["tool"] = "subscriptions/listen"
+        return await _attempt(access, self._subscriptions_of_kbs.listen(access, context, asked))
+
     async def _read_resource_parts(self, _context: _Context, asked: ReadResourceRequestParams) -> ReadResourceResult:
         access = _new_access.get()()
         access.log_fields["tool"] = "resources/read"
@@ -250,15 +266,20 @@ async def _read_resource(access: KbAccess, uri: str) -> list[TextResourceContent
 
 async def _list_documents(access: KbAccess, address: Address) -> str:
     service = access.service
-    documents = await service.read(
-        lambda: service.kbs.get(address.kb).documents(after=address.after, limit=_DOCUMENTS_AT_A_TIME)
-    )
+
+    def list_page(kb: KnowledgeBase) -> DocumentPage:
+        return kb.documents(after=address.after, limit=_DOCUMENTS_AT_A_TIME)
+
+    documents = await service.read(lambda: service.kbs.read(address.kb, address.at or None, list_page))
     entries = [
-        {"uri": str(Address(address.kb, document.id)), "title": document.title or document.id} for document in documents
+        {"uri": str(Address(address.kb, document.id, at=address.at)), "title": document.title or document.id}
+        for document in documents
     ]
     shown = take_fitting(entries, most_bytes(access))
     is_all = len(shown) == len(documents) < _DOCUMENTS_AT_A_TIME
-    following = None if is_all or not shown else str(Address(address.kb, after=documents[len(shown) - 1].id))
+    following = (
+        None if is_all or not shown else str(Address(address.kb, after=documents[len(shown) - 1].id, at=address.at))
+    )
     return pydantic_core.to_json({"kb": address.kb, "documents": shown, "next": following}).decode()
 
 

@@ -20,23 +20,26 @@ from typing_extensions import TypedDict
 
 from pair import errors
 from pair.app.kb_access import IngestRun, KbAccess, strict
+from pair.kb.feedback import MOST_QUERY_CHARACTERS, Rating
+from pair.kb.kb import KnowledgeBase
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.citations import RETRIEVAL_KEY
 from pair.librarians.contract import Citation
-from pair.values import DEFAULT_MODE, Document, Hit, SearchMode
+from pair.values import DEFAULT_MODE, Document, Hit, Hits, SearchMode
 
 Json = dict[str, Any]
 _Value = TypeVar("_Value")
 _Passage = TypeVar("_Passage", bound=Mapping[str, Any])
 
 BYTES_PER_TOKEN = 3
-"""In every language a token has more bytes than this on average, so results have fewer tokens than allowed."""
+"""Bytes to count for a token. Tokens of every language have more on average, so results stay within the limit."""
 _SCHEME = "kb://"
 _WORD_CHARACTERS = 80
 _MOST_TITLE_BYTES = 300
 _MOST_URL_BYTES = 2_000
 _MOST_MESSAGE_BYTES = 1_000
 _MOST_META_BYTES = 16_000
+_MOST_KBS = 16
 NOTE_BYTES = 400
 """Bytes reserved for the note of a result."""
 
@@ -103,7 +106,7 @@ class FetchOutput(TypedDict):
 
 class AskOutput(TypedDict):
     answer: str
-    outcome: NotRequired[Annotated[str, Field(description="answer, passages (related, no answer) or nothing")]]
+    outcome: NotRequired[Annotated[str, Field(description="answer, passages (related) or nothing")]]
     confidence: float | None
     partial: bool
     sources: list[Passage]
@@ -120,6 +123,10 @@ class KbSize(TypedDict, total=False):
 class KbListOutput(TypedDict):
     kbs: list[KbSize]
     next: str | None
+
+
+class FeedbackOutput(TypedDict):
+    stored: int
 
 
 class IngestOutput(TypedDict):
@@ -159,20 +166,29 @@ def _use_kb(access: KbAccess, kb: str) -> str:
 async def search(
     access: Caller,
     query: Query,
-    kb: Kb = "",
+    kb: Annotated[str | list[str], MaxLen(128)] = "",
     limit: Annotated[int, Ge(1), Le(50)] = 8,
     mode: SearchMode = DEFAULT_MODE,
     filter: Annotated[Json, Field(description='On metadata: {"year": {"gte": 2020}}, ne, $or')] = {},  # noqa: B006 - is only read
     at: At = "",
 ) -> SearchOutput:
-    """Search documents by words and meaning, to find facts and their sources. Returns passages, best first."""
-    kb = _use_kb(access, kb)
-    hits, _, _ = await access.search(
-        kb, at or None, lambda opened: opened.search(query, limit=limit, mode=mode, filter=filter or None)
-    )
+    """Search documents by words and meaning, to find facts and their sources. kb may be a list."""
+
+    def find(opened: KnowledgeBase) -> Hits:
+        return opened.search(query, limit=limit, mode=mode, filter=filter or None)
+
+    if isinstance(kb, list) and len(kb) != 1:
+        if at or not 0 < len(kb) <= _MOST_KBS:
+            raise errors.request_invalid(f"several knowledge bases are at most {_MOST_KBS}, without at")
+        kbs = access.use_kbs(kb)
+        kb = ", ".join(kbs)
+        hits, _, _ = await access.search_several(kbs, limit, find)
+    else:
+        kb = _use_kb(access, kb if isinstance(kb, str) else kb[0])
+        hits, _, _ = await access.search(kb, at or None, find)
     version = str(hits.manifest_version) if at else ""
     value: SearchOutput = {"kb": kb, "results": []}
-    described = [_describe_hit(kb, hit, version) for hit in hits]
+    described = [_describe_hit(hit.kb_id or kb, hit, version) for hit in hits]
     left = most_bytes(access) - json_size(value)
     value["results"], is_whole = _fit_passages(described, [hit.text for hit in hits], left)
     dropped = len(hits) - len(value["results"])
@@ -208,7 +224,7 @@ async def fetch(
     kb: Kb = "",
     offset: Annotated[int, Ge(0), Field(description="Character to start at")] = 0,
 ) -> FetchOutput:
-    """Read a document, for more than a passage shows. Returns its text; for long texts, repeat with next_offset."""
+    """Read a document, for more than a passage shows. For long texts, repeat with next_offset."""
     address = _find_document(access, kb, id)
     offset = offset or address.offset
     document = await access.read_document(address.kb, address.document_id, address.at or None)
@@ -246,11 +262,11 @@ def _find_document(access: KbAccess, kb: str, given: str) -> "Address":
     return dataclasses.replace(address, kb=_use_kb(access, address.kb))
 
 
-async def ask(access: Caller, query: Query, kb: Kb = "") -> Annotated[CallToolResult, AskOutput]:
+async def ask(access: Caller, query: Query, kb: Kb = "", at: At = "") -> Annotated[CallToolResult, AskOutput]:
     """Answer a question from the documents. Returns the answer and its sources: [1] is the first."""
-    needs_kb = bool(kb) or not access.principal.sees_all
+    needs_kb = bool(kb or at) or not access.principal.sees_all
     kb = _use_kb(access, kb)
-    run = await access.prepare_ask(query, kb if needs_kb else None)
+    run = await access.prepare_ask(query, kb if needs_kb else None, at or None)
     response = await run.answer()
     error, answer, outcome = response.error, response.answer or "", response.metadata.get("outcome")
     if error is not None and not answer:
@@ -265,8 +281,9 @@ async def ask(access: Caller, query: Query, kb: Kb = "") -> Annotated[CallToolRe
         "partial": response.partial or error is not None,
         "sources": [],
     }
-    described, quotes = map(_describe_source, response.sources), [source.quote for source in response.sources]
-    value["sources"], is_whole = _fit_passages([*described], quotes, most - json_size(value))
+    described = [_describe_source(source, is_past=bool(at)) for source in response.sources]
+    quotes = [source.quote for source in response.sources]
+    value["sources"], is_whole = _fit_passages(described, quotes, most - json_size(value))
     is_whole = is_whole and len(value["sources"]) == len(quotes)
     _add_note(
         value,
@@ -281,10 +298,10 @@ async def ask(access: Caller, query: Query, kb: Kb = "") -> Annotated[CallToolRe
     return CallToolResult(content=[], structured_content=value, _meta=meta)
 
 
-def _describe_source(source: Citation) -> Passage:
+def _describe_source(source: Citation, *, is_past: bool) -> Passage:
     origin = source.provenance
     if origin is not None:
-        address = str(Address(origin.kb_id, origin.document_id))
+        address = str(Address(origin.kb_id, origin.document_id, at=str(origin.manifest_version) if is_past else ""))
         return _describe_passage(address, source.name, source.url, origin.start)
     passage = _describe_passage("", source.name, source.url, 0)
     return {**passage, "id": cut(source.id, _MOST_URL_BYTES)}
@@ -293,7 +310,7 @@ def _describe_source(source: Citation) -> Passage:
 async def list_kbs(
     access: Caller, after: Annotated[str, Field(description="`next` of the last call")] = ""
 ) -> KbListOutput:
-    """List the knowledge bases that you can use, with their sizes."""
+    """List the knowledge bases and their sizes."""
     entries: list[KbSize] = [
         {"kb": kb["kb_id"], "documents": kb["documents"], "chunks": kb["chunks"], "version": kb["manifest_version"]}
         for kb in await access.list_kbs()
@@ -303,10 +320,24 @@ async def list_kbs(
     return {"kbs": shown, "next": shown[-1]["kb"] if shown and len(shown) < len(entries) else None}
 
 
+async def feedback(
+    access: Caller,
+    query: Annotated[str, MinLen(1), MaxLen(MOST_QUERY_CHARACTERS)],
+    rating: Rating,
+    ids: Annotated[list[str], MinLen(1), MaxLen(50)],
+) -> FeedbackOutput:
+    """Record whether documents (ids from search) answered a query, when the user says so."""
+    addresses = [_find_document(access, "", each) for each in ids]
+    for name in dict.fromkeys(address.kb for address in addresses):
+        documents = [address.document_id for address in addresses if address.kb == name]
+        await access.give_feedback(name, query, rating, documents)
+    return {"stored": len(ids)}
+
+
 async def ingest(
     access: Caller, documents: Annotated[list[DocumentArgument], MinLen(1), FailFast()], kb: Kb = ""
 ) -> IngestOutput:
-    """Store documents. A document with the same id is replaced. Returns their ids."""
+    """Store documents, or replace those with the same id."""
     kb = _use_kb(access, kb)
     run = IngestRun(access, kb)
     await run.write([Document(one.id, one.text, one.title, one.url, one.metadata) for one in documents])
@@ -423,8 +454,7 @@ class Address:
         given = dict(parse_qsl(more, keep_blank_values=True))
         offset = given.get("offset", "0")
         is_offset = offset.isascii() and offset.isdigit() and len(offset) <= 18
-        known = {"offset", "after"} | ({"at"} if document_id else set())
-        if not text.startswith(_SCHEME) or not kb or given.keys() - known or not is_offset:
+        if not text.startswith(_SCHEME) or not kb or given.keys() - {"offset", "after", "at"} or not is_offset:
             hint = "Use an id that search returns: kb://KB/ID, with ID percent-encoded"
             raise errors.request_invalid("not the address of a document", hints=[hint])
         return Address(unquote(kb), unquote(document_id), int(offset), given.get("after", ""), given.get("at", ""))

@@ -3,11 +3,11 @@
 const KEY = "pair.key";
 
 export class Fault extends Error {
-  constructor(status, told) {
-    super(told.message || `HTTP ${status}`);
+  constructor(status, error) {
+    super(error.message || `HTTP ${status}`);
     this.status = status;
-    this.code = told.code || "";
-    this.suggestion = told.suggestion || "";
+    this.code = error.code || "";
+    this.suggestion = error.suggestion || "";
   }
 }
 
@@ -25,8 +25,8 @@ export function whenUnknown(act) {
 }
 
 async function faultOf(response) {
-  const told = await response.json().catch(() => ({}));
-  const fault = new Fault(response.status, told.error || {});
+  const body = await response.json().catch(() => ({}));
+  const fault = new Fault(response.status, body.error || {});
   if (response.status === 401) onUnknown(fault);
   return fault;
 }
@@ -93,8 +93,8 @@ export async function* events(path, value, signal) {
   const response = await sent(path, { method: "POST", headers, body: JSON.stringify(value), signal });
   for await (const piece of pieces(response, "\n\n")) {
     const lines = piece.split("\n").filter((line) => !line.startsWith(":"));
-    const told = Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
-    if (told.data) yield { event: told.event, data: JSON.parse(told.data) };
+    const fields = Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
+    if (fields.data) yield { event: fields.event, data: JSON.parse(fields.data) };
   }
 }
 
@@ -103,9 +103,9 @@ export async function* ingest(body, parameters) {
   const headers = { "Content-Type": "application/x-ndjson" };
   const response = await sent(address("/rag/ingest", parameters), { method: "POST", headers, body });
   for await (const line of pieces(response, "\n")) {
-    const told = JSON.parse(line);
-    if (told.type === "error") throw new Fault(response.status, told.error);
-    yield told;
+    const report = JSON.parse(line);
+    if (report.type === "error") throw new Fault(response.status, report.error);
+    yield report;
   }
 }
 

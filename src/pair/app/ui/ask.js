@@ -79,7 +79,7 @@ function showResponse(response) {
 }
 
 function isEmptyKb(error) {
-  return error.code === "E201" || error.context?.code === "E201";
+  return error.code === "E201" || error.details?.code === "E201";
 }
 
 function confidence(response) {
@@ -89,7 +89,7 @@ function confidence(response) {
 
 function labels(response) {
   const metadata = response.metadata || {};
-  return [metadata.librarian ? badge(metadata.librarian) : null, metadata.method ? badge(metadata.method) : null].filter(Boolean);
+  return [metadata.librarian ? badge(metadata.librarian) : null, metadata.method && metadata.method !== "none" ? badge(metadata.method) : null].filter(Boolean);
 }
 
 function target(source) {
@@ -117,7 +117,7 @@ function sourceCard(source, number, answer) {
       isWeb ? make("a", { class: "quiet-link", href: source.url, target: "_blank", rel: "noopener noreferrer" }, "Original") : null));
 }
 
-/** The quoted words of a passage, marked, with some text around them; its beginning where nothing is quoted. */
+/** Return the quoted words of a passage, marked, with context; the beginning if nothing is quoted. */
 function quoteInContext(passage, number, answer) {
   const [from, to] = findQuote(passage, number, answer) || [0, 0];
   const start = from > LEAD ? Math.min(passage.indexOf(" ", from - LEAD) + 1, from) : 0;
@@ -128,7 +128,7 @@ function quoteInContext(passage, number, answer) {
   return [start ? "… " : null, ...renderSnippet(text, { spans: to ? [span] : [] }), end < passage.length ? "…" : null];
 }
 
-/** Where the answer's quotation of this source begins and ends in the passage; null if it is not quoted word for word. */
+/** Return the start and end of the quotation in the passage; null if it is not quoted word for word. */
 function findQuote(passage, number, answer) {
   for (const line of answer.split("\n")) {
     if (!line.startsWith(">") || !line.includes(`[${number}]`)) continue;

@@ -1,4 +1,4 @@
-// Elements from data. Text is always set as text, so nothing that a document says can become markup.
+// Elements from data. Text is always set as text, so the text of a document cannot become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,7 +22,7 @@ export function draw(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
-/** What a document says about its state, as tags: a reader should see it before the text. */
+/** The state of a document as tags, shown before its text. */
 export function lifecycleTags(state) {
   if (!state) return null;
   const verified = state.verified_by ? `verified by a ${state.verified_by}${state.verified_at ? ` on ${state.verified_at.slice(0, 10)}` : ""}` : "";
@@ -95,10 +95,10 @@ export function badge(text, kind = "") {
 }
 
 export function problem(fault) {
-  const told = [make("strong", {}, fault.message || String(fault))];
-  if (fault.suggestion) told.push(make("span", {}, fault.suggestion));
-  if (fault.code) told.push(make("span", { class: "quiet" }, fault.code));
-  return make("div", { class: "problem", role: "alert" }, told);
+  const parts = [make("strong", {}, fault.message || String(fault))];
+  if (fault.suggestion) parts.push(make("span", {}, fault.suggestion));
+  if (fault.code) parts.push(make("span", { class: "quiet" }, fault.code));
+  return make("div", { class: "problem", role: "alert" }, parts);
 }
 
 export function empty(title, text) {

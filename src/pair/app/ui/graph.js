@@ -58,7 +58,7 @@ function gathered(around, centre, frame) {
   return { nodes, edges };
 }
 
-/** The same drawing for the same graph. */
+/** Return the same layout for the same graph. */
 function settle(nodes, edges, frame) {
   nodes.forEach((node, number) => {
     const angle = number * 2.39996;
@@ -104,7 +104,7 @@ function push(nodes) {
 function pull(edges, degrees) {
   for (const { from, to } of edges) {
     const [x, y] = [to.x - from.x, to.y - from.y];
-    // What has many edges is not torn to the middle of all of them.
+    // A node with many edges is not pulled to the middle of all of them.
     const force = ((Math.hypot(x, y) - 110) * 0.006) / Math.sqrt(Math.min(degrees.get(from), degrees.get(to)));
     from.dx += x * force; from.dy += y * force;
     to.dx -= x * force; to.dy -= y * force;
@@ -121,7 +121,7 @@ function fill(nodes, frame) {
   }
 }
 
-/** Names that lie upon each other go up and down; a little at a time, for others are there, too. */
+/** Move overlapping names apart, a little at a time. */
 function part(nodes, frame) {
   for (let one = 0; one < nodes.length; one += 1) {
     for (let other = one + 1; other < nodes.length; other += 1) {

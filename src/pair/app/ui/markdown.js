@@ -1,7 +1,7 @@
-// Markdown as elements. Text is always set as text, so nothing that a document says can become markup.
+// Markdown as elements. Text is always set as text, so the text of a document cannot become markup.
 //
 // A document is parsed into blocks whose text keeps the offset of each of its characters in the source:
-// that is how a passage or a matched word is found again, and marked, in what is shown.
+// so passages and matched words can be marked in the rendered text.
 
 import { make, places } from "./dom.js";
 
@@ -87,7 +87,7 @@ function parse(source, lines) {
     const fence = FENCE.exec(text)?.[1];
     let end = at + 1;
     if (!text.trim() || RULE.test(text)) {
-      // Blank lines and rules only part what is around them.
+      // Blank lines and rules only separate blocks.
     } else if (fence) {
       const closing = takeWhile(at + 1, (number) => !textOf(number).trim().startsWith(fence));
       blocks.push({ kind: "code", piece: Piece.of(source, lines.slice(at + 1, closing)) });
@@ -144,7 +144,7 @@ function cells(row) {
   return parts;
 }
 
-// ── what is shown ──
+// ── rendering ──
 
 /** `spans`: what is marked, as [start, end] of characters; `attributes`: of the marks; `cite`: the element for [1]. */
 class Painter {
@@ -159,7 +159,7 @@ class Painter {
     return this.spans.some(([start, end]) => start <= offset && offset < end);
   }
 
-  /** Text as it is, with what is marked in <mark>. */
+  /** Return plain text, with the marked spans in <mark>. */
   plain(piece) {
     const parts = [];
     let from = 0;
@@ -212,7 +212,7 @@ class Painter {
       block.items.map((item) => make("li", {}, this.item(item))));
   }
 
-  /** An item of one paragraph needs no paragraph of its own. */
+  /** Show an item of one paragraph without a paragraph element. */
   item(blocks) {
     const [first, ...rest] = blocks;
     if (first?.kind !== "text") return blocks.map((each) => this.block(each));
@@ -225,7 +225,7 @@ class Painter {
       make("tbody", {}, rows.map((row) => make("tr", {}, row.map((cell) => make("td", {}, this.inline(cell))))))));
   }
 
-  /** A block in a line of text. */
+  /** Return a block as inline text. */
   flow(block) {
     if (block.kind === "heading") return [make("strong", {}, this.inline(block.piece)), " "];
     if (block.kind === "code") return [make("code", {}, this.plain(block.piece)), " "];
@@ -236,13 +236,13 @@ class Painter {
   }
 }
 
-/** Elements for a whole text. */
+/** Return the elements of a whole text. */
 export function renderMarkdown(source, options) {
   const painter = new Painter(source, options);
   return parse(source, linesOf(source)).map((block) => painter.block(block));
 }
 
-/** A passage in one flow of text: what is bold or code stays so, blocks become a line. */
+/** Return a passage as inline text: bold and code are kept, blocks become lines. */
 export function renderSnippet(source, options) {
   const painter = new Painter(source, options);
   return parse(source, linesOf(source)).flatMap((block) => painter.flow(block));

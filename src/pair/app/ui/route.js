@@ -1,4 +1,4 @@
-// Where we are, kept behind the # of the address: reload, back and links lead to the same place.
+// The current place, stored after the # of the address, so that reload, back and links lead to it.
 
 const VIEWS = ["search", "ask", "documents", "sources", "versions", "server"];
 // at: the version that is searched and read; "" for the current one. span: a passage of the open document.
@@ -14,7 +14,7 @@ export function current() {
   return route;
 }
 
-/** The address of a place, from here with these changes. */
+/** Return the address of the current place with these changes. */
 export function link(changes) {
   const route = { ...current(), ...changes };
   const parameters = new URLSearchParams();
@@ -40,12 +40,12 @@ export function go(hash) {
   onMove(current());
 }
 
-/** Without a step of its own: as somebody types. */
+/** Change the address without a step in the history, while the user types. */
 export function amend(changes) {
   history.replaceState(history.state, "", link(changes));
 }
 
-/** Back to where nothing is open. */
+/** Return to the place without an open document. */
 export function close() {
   if (!isOpen(current())) return;
   if (history.state?.depth) history.go(-history.state.depth);

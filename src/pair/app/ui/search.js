@@ -68,7 +68,7 @@ function tellVersion(at) {
   ] : []));
 }
 
-/** With what was typed since. */
+/** Search for the text that was typed since. */
 function leave(event) {
   event.currentTarget.setAttribute("href", link({ at: "" }));
 }
@@ -105,14 +105,16 @@ async function look(isForced = false) {
   asked = name;
   if (isAsking) return;
   isAsking = true;
+  list.setAttribute("aria-busy", "true");
   try {
     while (asked !== null && (await answered(JSON.parse(asked), asked)) === false);
   } finally {
     isAsking = false;
+    list.removeAttribute("aria-busy");
   }
 }
 
-/** Whether this is still what is wanted; false for an answer that came too late. */
+/** Return whether a result is still wanted; false if it came too late. */
 async function answered(question, name) {
   if (!question.query) {
     shown([], question.query, "");
@@ -133,7 +135,7 @@ async function answered(question, name) {
   return true;
 }
 
-/** Ask again: the KB changed. */
+/** Search again after a change of the KB. */
 export function refresh() {
   asked = null;
   if (input) look(true);
@@ -168,7 +170,7 @@ export function said(value) {
 function score(hit) {
   const details = make("details", { class: "why" },
     make("summary", { "aria-label": `Score ${hit.score.toFixed(2)}, show how it was computed` }, meter(hit.score), hit.score.toFixed(2)));
-  // Few ask for it, and there are ten of them with every key.
+  // Few users open it, and every key makes ten of them.
   details.addEventListener("toggle", () => details.append(explained(hit)), { once: true });
   return details;
 }
@@ -189,7 +191,7 @@ function meter(value) {
     draw("rect", { class: "whole", width: 52, height: 6, rx: 3 }), draw("rect", { class: "part", width, height: 6, rx: 3 }));
 }
 
-/** The stretch of a passage with most of what matched, and the matches in it. */
+/** Return the part of a passage with the most matches, and the matches in it. */
 function bestWindow(content, highlights) {
   const place = places(content);
   const spans = highlights.map(([start, end]) => [place(start), place(end)]);
@@ -210,7 +212,7 @@ function bestWindow(content, highlights) {
   return [text, inCharacters(text, kept.map(([start, end]) => [start - from + head.length, end - from + head.length]))];
 }
 
-/** Offsets of JavaScript as offsets of characters, which is what `marked` takes. */
+/** Convert offsets of JavaScript to offsets of characters, for `marked`. */
 function inCharacters(text, spans) {
   return spans.map((span) => span.map((offset) => [...text.slice(0, offset)].length));
 }

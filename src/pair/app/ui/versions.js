@@ -11,7 +11,7 @@ const CAUSES = {
 const CHANGES = { added: "good", removed: "bad", changed: "warn" };
 const PAGE = 50;
 
-let from, to, withTexts, told, lines, list, changed, latest, mayRollBack, picked;
+let from, to, withTexts, heading, lines, list, changed, latest, mayRollBack, picked;
 
 /** `onChange` is called after a rollback. */
 export function mount(root, onChange) {
@@ -19,9 +19,9 @@ export function mount(root, onChange) {
   from = make("select", { id: "version-from", onchange: pick });
   to = make("select", { id: "version-to", onchange: pick });
   withTexts = make("input", { id: "version-texts", type: "checkbox", onchange: compare });
-  told = make("h2", { "aria-live": "polite" });
+  heading = make("h2", { "aria-live": "polite" });
   lines = make("div");
-  const result = make("section", { id: "difference", "aria-label": "What changed" }, told, lines);
+  const result = make("section", { id: "difference", "aria-label": "What changed" }, heading, lines);
   list = make("ul", { class: "documents", "aria-label": "Versions" });
   root.append(make("h1", {}, "Versions"),
     make("form", { class: "row comparing", "aria-label": "Compare two versions", onsubmit: (event) => event.preventDefault() },
@@ -124,9 +124,9 @@ function tell(found, asked) {
 }
 
 /** Show a heading, which screen readers announce, and what is below it. */
-function head(heading, ...below) {
-  told.hidden = !heading;
-  told.textContent = heading;
+function head(text, ...below) {
+  heading.hidden = !text;
+  heading.textContent = text;
   lines.replaceChildren(...below);
 }
 
@@ -153,7 +153,7 @@ function differing(parts) {
   return make("pre", { class: "lines-diff" }, parts.map((line) => make("span", { class: kinds[line[0]] }, line)));
 }
 
-// ── going back ──
+// ── rollback ──
 
 async function rollBack(each) {
   const asked = {

@@ -1,4 +1,4 @@
-"""Export all live documents of one version of a KB to a file of JSON lines, and read such a file.
+"""Exports of all live documents of one version of a KB to a file of JSON lines, and a reader of such files.
 
 The lines are a header; one line for each document, ordered by id, with its chunks, graph and vectors; and a trailer
 with the number of documents and the SHA-256 of all lines before it.
@@ -44,11 +44,11 @@ FORMAT_VERSION = 1
 _MOST_LINE_BYTES = 1 << 27
 _MOST_RATIO = 100
 _FREE_BYTES = 1 << 24
-"""A compressed file may unpack to this many times its size, and this many bytes more. Texts grow 3 to 20 times."""
+"""Maximum unpacked size of a compressed file: a multiple of its size, plus a constant. Texts grow 3 to 20 times."""
 _GZIP = b"\x1f\x8b"
 
 _Name = Annotated[str, msgspec.Meta(pattern="^[^\ud800-\udfff]*$")]
-"""A text that a manifest can hold."""
+"""A text without characters that a manifest cannot store."""
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _Weight = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A finite number."""
@@ -96,7 +96,7 @@ class _DocumentLine(msgspec.Struct):
 
 @contextlib.contextmanager
 def open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """Give the stream, or a stream to a file that appears if the block succeeds. Compress a file named `.gz`."""
+    """Yield the stream, or a stream to a file that appears if the block succeeds. Compress a file named `.gz`."""
     if not isinstance(target, Path):
         yield target
         return
@@ -115,12 +115,12 @@ def _to_line(value: dict[str, Any]) -> bytes:
     line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         return line.encode() + b"\n"
-    except UnicodeEncodeError:  # a lone surrogate
+    except UnicodeEncodeError:  # The text has a lone surrogate.
         return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 def format_document(document: PreparedDocument, *, has_vectors: bool) -> bytes:
-    """Return the line of a document."""
+    """Return a document as a line of the export."""
     header, graph = document.header, document.graph
     names = ("id", "title", "url", "owner", "metadata", "content_hash")
     value: dict[str, Any] = {name: getattr(header, name) for name in names}
@@ -345,7 +345,7 @@ def _merge_spool(path: Path, ends: Sequence[int]) -> Iterator[bytes]:
 class _HeldShard:
     def __init__(self, ref: ShardRef, context: EngineContext) -> None:
         self._ref = ref
-        self._opened = opened = context.cache.open(ref)  # a reference prevents eviction
+        self._opened = opened = context.cache.open(ref)  # The reference prevents eviction.
         self._settings = context.settings
         self._ids = opened.ids()
         self._search: SearchFile = opened.search(0.0)
@@ -370,7 +370,7 @@ class _HeldShard:
 def read_document(
     search: SearchFile, doc: int, lengths: npt.NDArray[np.uint32] | None, settings: EngineSettings
 ) -> PreparedDocument:
-    """Return a document of a shard, without its graph. `lengths`: words of all rows, if they are indexed."""
+    """Return a document of a shard, without its graph. `lengths`: words in each row, if they are indexed."""
     header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
     ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
     own_lengths = None if lengths is None else lengths[rows].tolist()

@@ -1,4 +1,4 @@
-"""Find damage in a KB and repair it, without blocking readers and writers.
+"""Detection and repair of damage in a KB, without blocking readers and writers.
 
 Damage is repaired from, in this order: a copy of the file; the other files of the shard; the synced sources. Documents
 of sources are dropped here, and the caller stores them again.
@@ -6,8 +6,8 @@ Invariants
     A missing shard that the current manifest no longer names is not damage, so the manifest is read again first.
     A document is dropped only if a source has it. Lost documents and versions are dropped only on request.
     The lease is held only for swaps. Damage without a remedy is not changed.
-    A lost manifest is replaced by a new one with the shards of a copy: the copy whose commit the damaged bytes name,
-    else the newest readable one. Without a copy, an empty manifest is written only on request.
+    A lost manifest is replaced by one with the shards of a copy: the copy that the damaged bytes name, else the
+    newest. Without a copy, an empty manifest is written only on request.
 """
 
 import contextlib
@@ -60,9 +60,9 @@ class Fault(msgspec.Struct, frozen=True):
     ids: tuple[str, ...] = ()
     """Ids of lost documents, if known."""
     remedy: str = ""
-    """What the file can be, or was, repaired from; empty if it cannot be repaired."""
+    """The source of the repair, planned or done; empty if the file cannot be repaired."""
     is_repaired: bool = msgspec.field(name="repaired", default=False)
-    """Whether the file was repaired; without a remedy, whether it was dropped."""
+    """Whether the file was repaired or, without a remedy, dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class FsckOptions:
     obtainable_owner: str = ""
     """Owner of the documents that can be stored again."""
     list_obtainable: Callable[[], frozenset[str]] = frozenset
-    """Returns the ids of these documents. It is slow, and called only if something is lost."""
+    """A function that returns the ids of these documents. It is slow, and called only if something is lost."""
 
 
 class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     size_bytes: int
     dropped: int
-    """Number of documents that were dropped. The caller stores those of sources again."""
+    """Number of dropped documents. The caller stores the documents of sources again."""
     faults: tuple[Fault, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Fsck:
     """The version of the current manifest, and the folders that it or a kept version names."""
 
     def run(self) -> FsckReport:
-        """Check the KB, and repair it if that is wanted.
+        """Check the KB, and repair it if the options say so.
 
         Raises E201, E003, E225, E206, E010; ModelError if texts must be embedded and the model fails.
         """
@@ -161,9 +161,9 @@ class Fsck:
             self._faults.append(Fault(shard.key(role), reason, shard.live_documents, tuple(ids), remedy, is_repaired))
 
     def _repair_manifest(self) -> Manifest | None:
-        """Return the current manifest, or the copy that it can be, or was, restored from; None if there is none.
+        """Return the current manifest, or the copy to restore it from, even if that is done; None without a copy.
 
-        Raises E201 for a KB that does not exist; E203 and what a swap raises.
+        Raises E201 for a KB that does not exist; E203 and the errors of a swap.
         """
         manifests = self.context.manifests
         try:
@@ -212,7 +212,7 @@ class Fsck:
             blob = self.store.get(key)
             with contextlib.suppress(errors.DataError):
                 if blob is not None:
-                    return from_bytes(blob.data, key)  # another process was faster
+                    return from_bytes(blob.data, key)  # Another process was faster.
             copy = self._find_copy(blob) or empty
             if copy is None:
                 raise errors.stored_data_damaged(key, "there is no copy of it that can be read")
@@ -348,7 +348,7 @@ class Fsck:
             return tuple(replace_files(ref) if ref.folder == shard.folder else ref for ref in manifest.shards)
 
         def change(manifest: Manifest) -> Change[None]:
-            if manifest.collections != collections:  # garbage collection may have deleted the new shard
+            if manifest.collections != collections:  # Garbage collection may have deleted the new shard.
                 context.manifests.upload([built])
             for copy, kept in self._read_versions(manifest):
                 if shard.folder in kept.folders:
@@ -368,7 +368,7 @@ class Fsck:
         known_ids: set[str] = set()
         for shard in manifest.shards if unknown else ():
             if shard.folder not in unknown:
-                with contextlib.suppress(ShardMissingError, errors.DataError):  # the damage is reported elsewhere
+                with contextlib.suppress(ShardMissingError, errors.DataError):  # The damage is reported elsewhere.
                     known_ids |= {listed.id for listed in list_live(shard, self.context.cache.open(shard).ids())}
         lost_documents = sum(ref.live_documents for ref in unknown.values())
         is_all_unknown_obtainable = bool(unknown) and lost_documents == len(ids - known_ids)
@@ -396,7 +396,7 @@ class Fsck:
                 self._faults.append(Fault(copy.key, reason, manifest.documents, is_repaired=is_given_up))
 
     def _settle(self, lost: _LostShard, numbers: list[int] | None, left: Sequence[str]) -> None:
-        """Drop the documents of a lost shard as the options say, and report the shard.
+        """Drop the documents of a lost shard if the options allow, and report the shard.
 
         `numbers`: documents that a source has; None for all. `left`: ids of documents that no source has.
         """

@@ -1,4 +1,4 @@
-"""Import an export into a KB: documents with their chunks and vectors, or cut and embedded again.
+"""Imports of exports into a KB: with the exported chunks and vectors, or with texts cut and embedded again.
 
 Invariants
     The whole file is verified before the first document is stored, and one swap publishes all documents.
@@ -31,11 +31,11 @@ from pair.values import Document
 _TRIES = 5
 _NAMED = 10
 _DOCUMENT_BYTES = 200
-"""Bytes of a document beyond its text and vectors."""
+"""Estimated bytes of a document in addition to its text and vectors."""
 
 
 class _OutdatedError(Exception):
-    """A stored document that equalled the one in the file has changed: the import has to compare again."""
+    """A stored document changed during the import, so the import has to compare again."""
 
 
 @dataclass(eq=False)
@@ -47,14 +47,14 @@ class Importer:
     preparation: Preparation
     records: PendingShards
     on_progress: Callable[[int, int], None]
-    """Called with the number of documents that are built or stored, and of all documents."""
+    """Called with the number of finished documents and of all documents. Reading and building count half each."""
     _unchanged: dict[bytes, bytes] = field(default_factory=dict)
-    """Content hashes of the documents that are stored as in the file, by identity."""
+    """Content hashes of the documents that the KB and the file have in common, by identity."""
 
     def run(self, file: DocumentLines, *, replace_all: bool = False, embed: bool = False) -> WriteReport:
         """Import a file. `replace_all`: delete all other documents. `embed`: cut and embed texts again.
 
-        Raises E224, E225, E226, E307, E304, E303; and what a bulk load raises.
+        Raises E224, E225, E226, E307, E304, E303, and the errors of a bulk load.
         """
         begun_with = self.context.manifests.current()
         self.writer = self.writer.since(begun_with.manifest.number if begun_with is not None else 0)
@@ -83,10 +83,13 @@ class Importer:
             refuse_other_embedder(before.manifest, origin.embedder, origin.dimension)
         self._unchanged = {}
         built: list[Built] = []
-        done = 0
+        read = done = 0
         most_bytes = self.context.settings.build_part_bytes
 
         def count_bytes(document: PreparedDocument) -> int:
+            nonlocal read
+            read += 1
+            self.on_progress((read + done) // 2, file.header.documents)
             return len(document.text.encode(errors="surrogatepass")) + document.vectors.nbytes + _DOCUMENT_BYTES
 
         for number, batch in enumerate(split_by_size(file.documents(), count_bytes, sys.maxsize, most_bytes)):
@@ -98,7 +101,7 @@ class Importer:
             if changed:
                 built.append(self._build(number, changed, hashes, file.header, embed=embed))
             done += len(batch)
-            self.on_progress(done, file.header.documents)
+            self.on_progress((read + done) // 2, file.header.documents)
         report = self._publish(built, origin, replace_all=replace_all)
         for part in built:
             self.records.forget(part.record)
@@ -130,7 +133,7 @@ class Importer:
         before: StoredManifest | None,
         origin: Manifest,
     ) -> list[PreparedDocument]:
-        """Return the documents that are not stored as in the file; remember the others as unchanged."""
+        """Return the new and changed documents of the file, and note the others as unchanged."""
         if before is None or before.manifest.embedder != origin.embedder:
             return list(batch)
         stored = find_stored(before.manifest, self.context.cache, [document.header.id for document in batch])

@@ -1,4 +1,4 @@
-"""Verify the files of a shard, find copies of damaged ones, and rebuild a shard from its other files.
+"""Verification of the files of a shard, copies of damaged files, and rebuilds of a shard from its other files.
 
 What a rebuild needs    where it comes from
 texts, headers, chunks  .search, .duckdb
@@ -52,7 +52,7 @@ class VerifiedShard:
     faults: Mapping[FileRole, str]
     """The faults of the other files."""
     is_as_written: bool
-    """Whether every file has the hash in the manifest. Then a fault was written, and no copy can help."""
+    """Whether every file has the hash in the manifest. If so, a faulty file was written damaged, and no copy helps."""
 
 
 def verify_shard(ref: ShardRef, store: BlobStore, folder: Path) -> VerifiedShard:
@@ -74,17 +74,17 @@ def verify_shard(ref: ShardRef, store: BlobStore, folder: Path) -> VerifiedShard
     for role, path in list(sound.items()):
         try:
             OPENERS[role](ref, path)
-        except errors.DataError as fault:  # it was written damaged, or belongs to another shard
+        except errors.DataError as fault:  # The file was written damaged, or belongs to another shard.
             faults[role] = str(fault.details["reason"])
             del sound[role]
     return VerifiedShard(ref, sound, faults, is_as_written)
 
 
 class Replicas:
-    """Finds copies of shard files: in the cache, in packages, and in other shards."""
+    """The sources of copies of shard files: the cache, packages and other shards."""
 
     def __init__(self, kb_id: str, cache: ShardCache, store: BlobStore, archives: Sequence[Path]) -> None:
-        """Raise E003, E225 for an archive that cannot be read."""
+        """Open the packages. Raises E003, E225 for an archive that cannot be read."""
         self._kb_id = kb_id
         self._cache = cache
         self._store = store
@@ -143,7 +143,7 @@ def _unpack(path: Path, entry: zipfile.ZipInfo, target: Path) -> bool:
 
 @dataclass(frozen=True)
 class ShardRebuilder:
-    """Rebuilds the documents of a shard from its undamaged files."""
+    """A builder of the documents of a shard from its undamaged files."""
 
     ref: ShardRef
     sound: Mapping[FileRole, Path]
@@ -158,7 +158,7 @@ class ShardRebuilder:
 
     @property
     def remedy(self) -> str:
-        """What the shard can be rebuilt from, as a text; empty if that is not possible."""
+        """A text that names the files to rebuild the shard from; empty if that is not possible."""
         can_embed = self.preparation.embedding.name == self.embedder
         has_texts = "search" in self.sound or ("rows" in self.sound and (can_embed or not self.makes_vectors))
         has_graph = not self.ref.graph_available or bool({"graph", "rows"} & self.sound.keys())
@@ -172,7 +172,7 @@ class ShardRebuilder:
     def documents(self) -> StoredDocuments:
         """Return all documents of the shard. Raises ModelError if texts must be embedded and the model fails."""
         index = open_keywords(self.ref, self.sound["keywords"]) if "keywords" in self.sound else None
-        index = index if index is not None and index.is_current else None  # without an index, count words again
+        index = index if index is not None and index.is_current else None  # Without an index, count words again.
         lengths = None if index is None else index.lengths
         if "search" in self.sound:
             search = open_search(self.ref, self.sound["search"])

@@ -1,1 +1,1 @@
-"""The files of a shard and the manifest: how their bytes are written and read."""
+"""The formats of shard files and manifests: writing and reading them."""

@@ -89,7 +89,7 @@ class ArrayFile:
     """
 
     def __init__(self, mapped: mmap.mmap, sections: Mapping[str, _SectionJson], start: int) -> None:
-        """`start`: the offset of the first section."""
+        """Wrap mapped bytes. `start`: the offset of the first section."""
         self._map = mapped
         self._sections = sections
         self._start = start
@@ -168,9 +168,9 @@ class ArrayFile:
 BLOCK_BYTES = 4096
 _HASH_BYTES = 16
 _GAP_BLOCKS = 2
-"""Two ranges with at most this gap are fetched as one."""
+"""Maximum gap between two ranges that are fetched as one."""
 _MOST_BLOCKS = 1024
-"""Most blocks of one range."""
+"""Maximum number of blocks in one range."""
 
 Span = tuple[int, int]
 """The first byte, and the byte after the last."""
@@ -212,7 +212,7 @@ class RangeFile:
     def __init__(
         self, path: Path, size_bytes: int, outline: RangeOutline, fetch: Callable[[int, int], bytes | None]
     ) -> None:
-        """`fetch(start, size)` returns bytes of the file; None if the file is gone.
+        """Create the copy. `fetch(start, size)` returns bytes of the file; None if the file is gone.
 
         Raises ValueError for the outline of another file.
         """
@@ -275,10 +275,10 @@ class RangeFile:
                 if not self._is_right(first + number, view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]):
                     raise RangeError
             try:
-                while view:  # a nearly full disk takes only a part
+                while view:  # A nearly full disk takes only a part.
                     written = os.pwrite(self._descriptor, view, begin)
                     view, begin = view[written:], begin + written
-            except OSError as fault:  # the caller fetches the whole file, and makes room for it
+            except OSError as fault:  # The caller fetches the whole file, and makes room for it.
                 raise RangeError from fault
             self._here[first:last] = True
 
@@ -299,12 +299,13 @@ class RangeFile:
 # ── checks ─────────────────────────────────────────────────────────────────────────────────────────
 
 MOST_VALUES = 2_000_000
-"""Most values in one text. An empty list takes 3 bytes of JSON and 64 of memory, so the length is no bound."""
+"""Maximum number of values in one text. An empty list takes 3 bytes of JSON and 64 of memory, so length is not enough.
+"""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
 def load_json(content: bytes | memoryview) -> Any:
-    """Parse JSON that may contain lone surrogates. Raises ValueError, also for too many or too deep values."""
+    """Parse JSON that may contain lone surrogates. Raises ValueError, including for too many or too deep values."""
     _refuse_many_values(content)
     try:
         return json.loads(str(content, "utf-8", "surrogatepass"))
@@ -313,7 +314,7 @@ def load_json(content: bytes | memoryview) -> Any:
 
 
 def decode_json(content: bytes | msgspec.Raw, kind: type[_Value]) -> _Value:
-    """Parse JSON into a value of this type. Raises ValueError, also for too many or too deep values."""
+    """Parse JSON into a value of this type. Raises ValueError, including for too many or too deep values."""
     _refuse_many_values(memoryview(content))
     try:
         return msgspec.json.decode(content, type=kind)
@@ -329,7 +330,7 @@ def _refuse_many_values(content: bytes | memoryview) -> None:
 
 
 def _count_values(content: bytes) -> int:
-    """Count commas and brackets, also those inside strings."""
+    """Count commas and brackets, including those inside strings."""
     return content.count(b",") + content.count(b"[") + content.count(b"{")
 
 

@@ -23,7 +23,7 @@ Identities = npt.NDArray[np.uint64]
 """Hashes of document ids: rows of two numbers."""
 
 TITLE_WEIGHT = 3
-"""How often each word of the title counts in each row of a document, in frequencies and in row lengths."""
+"""Number of times that a title word counts in each row of its document, in frequencies and row lengths."""
 
 _SCHEMA = """
 docs          doc INTEGER, id VARCHAR, owner VARCHAR, title VARCHAR, url VARCHAR, text VARCHAR, metadata VARCHAR, \
@@ -49,7 +49,7 @@ class RowText(NamedTuple):
     context: str = ""
     """Headings above the text, which count like the text."""
     language: str = "en"
-    """The language of the document, whose stems the terms are."""
+    """The language of the document, which determines the stems."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,19 +143,24 @@ def _number_keys() -> defaultdict[Any, int]:
 
 def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     """Count the terms of each row. Analyse each distinct piece of text once."""
-    pieces = _number_keys()
+    next_number = itertools.count().__next__
+    pieces: dict[str, defaultdict[str, int]] = {}
     sizes: list[int] = []
     piece_numbers: list[int] = []
     languages: list[int] = []
     for row in texts:
         in_row = f"{row.context} {row.text}".split() + row.title.split() * TITLE_WEIGHT
-        piece_numbers += map(pieces.__getitem__, zip(in_row, itertools.repeat(row.language)))
+        if row.language not in pieces:
+            pieces[row.language] = defaultdict(next_number)
+        piece_numbers += map(pieces[row.language].__getitem__, in_row)
         sizes.append(len(in_row))
         languages.append(LANGUAGES.index(row.language))
-    analysed = list(itertools.starmap(tokenizer.analyse, pieces))
+    analysed = _analyse_pieces(pieces)
     numbers = _number_keys()
-    terms_of_piece = [[numbers[term] for term in (*piece.terms, *piece.extras)] for piece in analysed]
-    forms = {(form.encode(errors="surrogatepass"), numbers[term]) for piece in analysed for form, term in piece.forms}
+    terms_of_piece = [piece.terms + piece.extras for piece in analysed]
+    flat_terms = list(map(numbers.__getitem__, itertools.chain.from_iterable(terms_of_piece)))
+    written = set(itertools.chain.from_iterable(piece.forms for piece in analysed))
+    forms = {(form.encode(errors="surrogatepass"), numbers[term]) for form, term in written}
     encoded = [term.encode(errors="surrogatepass") for term in numbers]
     order = sorted(range(len(encoded)), key=encoded.__getitem__)
     final = np.empty(len(encoded), np.int64)
@@ -163,8 +168,8 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     row_of = np.repeat(np.arange(len(sizes)), sizes)
     places = np.array(piece_numbers, np.int64)
     own_sizes = np.array([len(piece.terms) for piece in analysed], np.int64)
-    flat = final[np.fromiter(itertools.chain.from_iterable(terms_of_piece), np.int64)]
-    which, sources = gather_entries(make_starts([len(terms) for terms in terms_of_piece]), places)
+    flat = final[np.array(flat_terms, np.int64)]
+    which, sources = gather_entries(make_starts(list(map(len, terms_of_piece))), places)
     # One number for row and term.
     keys, counts = np.unique(row_of[which] * len(encoded) + flat[sources], return_counts=True)
     rows = keys // max(len(encoded), 1)
@@ -180,11 +185,19 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     )
 
 
+def _analyse_pieces(pieces: Mapping[str, Mapping[str, int]]) -> list[tokenizer.Analysed]:
+    """Return the terms of each piece, by its number. `pieces`: the numbers of pieces, by language and piece."""
+    analysed = dict[int, tokenizer.Analysed]()
+    for language, own in pieces.items():
+        analysed.update(zip(own.values(), map(tokenizer.analyse, own, itertools.repeat(language)), strict=False))
+    return [analysed[number] for number in range(len(analysed))]
+
+
 MENTION_TYPE = np.dtype([("doc", "<u4"), ("chunk", "<u4"), ("entity", "<u4"), ("weight", "<f4")])
 EDGE_TYPE = np.dtype(
     [("doc", "<u4"), ("chunk", "<u4"), ("source", "<u4"), ("target", "<u4"), ("kind", "<u4"), ("weight", "<f4")]
 )
-"""`chunk` is the number of the chunk in its document. `kind` has a name in the same list as entities."""
+"""A mention or edge. `chunk` is the number of the chunk in its document. `kind` is a position in `names`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,10 +332,13 @@ class Header(msgspec.Struct, frozen=True):
     def from_bytes(content: bytes | memoryview) -> "Header":
         """Parse a header. Raises ValueError."""
         if len(content) <= MOST_VALUES:
-            # Lone surrogates, NaN and infinity are not JSON, but may be stored.
+            # Lone surrogates, NaN and infinity may be stored although they are not JSON.
             with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-                return msgspec.json.decode(content, type=Header)
+                return _HEADERS.decode(content)
         return msgspec.convert(load_json(content), Header)
+
+
+_HEADERS = msgspec.json.Decoder(Header)
 
 
 def hash_id(document_id: str) -> bytes:

@@ -1,4 +1,4 @@
-"""DuckDB connections. DuckDB is imported when rows are first written or filtered, because most searches need none.
+"""DuckDB connections. DuckDB is imported when rows are first written or filtered, because most searches do not need it.
 
 Invariants
     A rows file may be hostile. Nothing in it is executed, and it cannot reach other files.
@@ -76,7 +76,7 @@ def _check_tables(connection: "duckdb.DuckDBPyConnection", tables: Tables) -> No
 
 
 def _name_pattern(name: str) -> str:
-    """Match a name with or without quotes, because DuckDB quotes SQL keywords."""
+    """Return a pattern for a name with or without quotes, because DuckDB quotes SQL keywords."""
     return f'(?:{name}|"{name}")'
 
 
@@ -88,7 +88,7 @@ def query_errors(key: str) -> Iterator[None]:
     try:
         yield
     except (duckdb.InterruptException, duckdb.ParserException, duckdb.BinderException):
-        raise  # the query is wrong, not the file
+        raise  # The query is wrong, not the file.
     except duckdb.Error as fault:
         raise errors.stored_data_damaged(key, f"it cannot be read: {_first_line(fault)}") from fault
 

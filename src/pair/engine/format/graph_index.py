@@ -37,7 +37,7 @@ def graph_sections(
 ) -> dict[str, Section]:
     """Return the sections of the graph file of a shard.
 
-    `first_chunks`: the first row of each document; `subjects`: the entities that lead to it, which it need not mention.
+    `first_chunks`: the first row of each document. `subjects`: the entities that lead to each document.
     """
     used = np.unique(np.concatenate([graphs.mentions["entity"], graphs.edges["source"], graphs.edges["target"]]))
     hashes = np.array([entity_hash(graphs.names[entity]) for entity in used.tolist()], np.uint64)
@@ -118,7 +118,7 @@ class GraphIndex:
         if not (np.isfinite(self.row_weights).all() and np.isfinite(self.edges["weight"]).all()):
             raise ValueError("a weight is not a number")
         self._subject_hashes, self._subject_rows = np.empty(0, np.uint64), np.empty((0, 2), np.uint32)
-        if "subject_hashes" in pack:  # graphs of older versions have none
+        if "subject_hashes" in pack:  # Graphs of older versions have no subjects.
             self._subject_hashes = pack.array("subject_hashes", "<u8")
             self._subject_rows = pack.array("subject_rows", "<u4", dimensions=2, length=len(self._subject_hashes))
             if self._subject_rows.shape[1] != 2:
@@ -163,7 +163,7 @@ class GraphIndex:
         return which[documents], rows
 
     def relations_at(self, entities: Numbers) -> npt.NDArray[Any]:
-        """Return the edges at these entities, except those of co-occurrence."""
+        """Return the edges at these entities, except co-occurrence edges."""
         chosen = np.zeros(len(self._edges_by_target), np.bool_)
         chosen[gather_entries(self._edge_starts, entities)[1]] = True
         chosen[self._edges_by_target[gather_entries(self._edge_target_starts, entities)[1]]] = True
@@ -172,7 +172,7 @@ class GraphIndex:
 
     @property
     def together(self) -> npt.NDArray[Any]:
-        """Edges of co-occurrence, which are many and rarely needed."""
+        """The co-occurrence edges. There are many, and they are rarely needed."""
         edges: npt.NDArray[Any] = self.edges[len(self._edges_by_target) :]
         return edges
 

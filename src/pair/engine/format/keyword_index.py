@@ -18,20 +18,15 @@ from pair.text.spelling import count_edits
 Selection = npt.NDArray[np.bool_]
 _KEY_BYTES = 8
 _LETTER_BYTES = 3
-"""Letters of living alphabets have at most this many bytes."""
+"""Maximum size of a letter in UTF-8, for the alphabets in use today."""
 _UNSIGNED = ("|u1", "<u2", "<u4", "<u8")
-_WORTH_REMEMBERING = 128
-_REMEMBERED_ROUNDS = 8
-_REMEMBERED_TERMS = 8
-"""Forms of a word in several languages are merged again and again; the terms of a prefix seldom are."""
-_ENTRY = 32
-"""The size of a cache entry itself, in postings."""
 
 
 def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> ShardFile:
-    """Write the index. `search_file`: the search file of the shard, whose outline allows to fetch it by ranges."""
-    order = np.argsort(rows.terms, kind="stable")
-    terms = rows.terms[order]
+    """Write the index. `search_file`: the search file of the shard. Its stored outline allows range requests."""
+    # One number for term and posting: sorting such numbers is faster than a stable argsort.
+    keys = np.sort(rows.terms.astype(np.uint64) << 32 | np.arange(len(rows.terms), dtype=np.uint64))
+    order, terms = (keys & 0xFFFFFFFF).astype(np.int64), (keys >> 32).astype(np.uint32)
     row_of = np.repeat(np.arange(rows.count), np.diff(rows.starts))[order]
     counts = rows.counts[order]
     starts = np.searchsorted(terms, np.arange(len(rows.words) + 1))
@@ -76,7 +71,7 @@ class _Vocabulary(Sequence[bytes]):
     """Sorted words in a mapped file."""
 
     def __init__(self, pack: ArrayFile, keys: str, starts: str, content: str) -> None:
-        """`keys`, `starts`, `content`: names of sections. Raises ValueError."""
+        """Map the words. `keys`, `starts`, `content`: names of sections. Raises ValueError."""
         self.keys: npt.NDArray[np.uint64] = pack.array(keys, "<u8")
         self._content = pack.bytes(content)
         self._starts = pack.starts(starts, "<u4", keys=len(self.keys), entries=len(self._content))
@@ -111,7 +106,7 @@ class _Vocabulary(Sequence[bytes]):
             # A word is never empty.
             self._letters = np.bitwise_or.reduceat(bits, self._starts[:-1]) if len(self) else bits[:0]
         own = functools.reduce(lambda bits, byte: bits | 1 << (byte & 31), word.encode(), 0)
-        # An edit changes at most one letter for another, of one byte or more.
+        # An edit replaces at most one letter, of one byte or more.
         width = 1 if word.isascii() else _LETTER_BYTES
         sizes = np.diff(self._starts.astype(np.int64))
         near = np.abs(sizes - len(word.encode())) <= width * most_edits
@@ -147,19 +142,16 @@ class KeywordIndex:
         self._forms = _Vocabulary(pack, "form_keys", "form_starts", "forms")
         self._form_terms = pack.array("form_terms", "<u4", length=len(self._forms), below=terms)
         self._languages: npt.NDArray[np.uint8] | None = None
-        """None if all rows are English, and in files of versions that knew no other language."""
+        """The languages of rows; None if all are English, and in older files without languages."""
         if "languages" in pack:
             self._languages = pack.array("languages", "|u1", length=self.count)
         self.search_outline: RangeOutline | None = None
-        """None in the first files of this format."""
+        """The version of the tokenizer; None in the first files of this format."""
         if "search_hashes" in pack:
             hashes = pack.array("search_hashes", "|u1", dimensions=2)
             self.search_outline = RangeOutline(bytes(pack.bytes("search_head")), hashes)
         self._live_totals: tuple[Selection, tuple[int, int]] | None = None
         self._live_languages: tuple[Selection | None, frozenset[str]] | None = None
-        self._impacts: Impacts | None = None
-        self._merged: dict[tuple[int, ...], tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
-        self._room = self.count
 
     @property
     def is_current(self) -> bool:
@@ -182,20 +174,14 @@ class KeywordIndex:
         return self._rows[begin:end], self._counts[begin:end]
 
     def merge_postings(self, numbers: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the rows and frequencies of terms, added up as if they were one term. Few terms are cached."""
+        """Return the rows and frequencies of terms, added up as if they were one term."""
         if len(numbers) == 1:
             return self.postings(numbers[0])
-        postings = self._merged.get(numbers)
-        if postings is None:
-            lists = [self.postings(number) for number in numbers]
-            rows = np.concatenate([rows for rows, _ in lists])
-            sums = np.bincount(rows, np.concatenate([counts for _, counts in lists]))
-            merged = np.flatnonzero(sums)
-            postings = merged.astype(self._rows.dtype), sums[merged].astype(np.uint32)
-            if len(numbers) <= _REMEMBERED_TERMS and len(merged) + _ENTRY <= self._room:
-                self._room -= len(merged) + _ENTRY
-                self._merged[numbers] = postings
-        return postings
+        lists = [self.postings(number) for number in numbers]
+        rows = np.concatenate([rows for rows, _ in lists])
+        sums = np.bincount(rows, np.concatenate([counts for _, counts in lists]))
+        merged = np.flatnonzero(sums)
+        return merged.astype(self._rows.dtype), sums[merged].astype(np.uint32)
 
     def totals(self, live: Selection | None) -> tuple[int, int]:
         """Return the number of live rows and of their words. The last result is cached."""
@@ -227,13 +213,6 @@ class KeywordIndex:
                 found.add((edits, vocabulary[number].decode(errors="replace"), term))
         return found
 
-    def impacts(self, k1: float, b: float, average_length: float) -> "Impacts":
-        """Return the impacts of terms for this average length. The last result is cached."""
-        remembered = self._impacts
-        if remembered is None or remembered.average_length != average_length:
-            self._impacts = remembered = Impacts(self, k1, b, average_length)
-        return remembered
-
     def read_rows(self, rows: npt.NDArray[np.int64]) -> KeywordRows:
         """Return these ascending rows as columns for another shard."""
         new_row = np.full(self.count, -1, np.int64)
@@ -257,54 +236,3 @@ class KeywordIndex:
             [(self._forms[place], int(form_terms[place])) for place in np.flatnonzero(form_terms >= 0).tolist()],
             np.zeros(len(rows), np.uint8) if self._languages is None else self._languages[rows],
         )
-
-
-class Impacts:
-    """The BM25 impact of a term in each row: f / (f + k1 · (1 - b + b · length / average length)).
-
-    Impacts of frequent terms are cached, up to 8 values for each row of the shard.
-    """
-
-    def __init__(self, index: KeywordIndex, k1: float, b: float, average_length: float) -> None:
-        self._index = index
-        self._k1, self._b = k1, b
-        self.average_length = average_length
-        lengths = index.lengths.astype(np.float32)
-        self._norms = np.float32(k1 * (1.0 - b)) + np.float32(k1 * b / average_length) * lengths
-        self._remembered: dict[tuple[int, ...], npt.NDArray[np.float32]] = {}
-        self._room = _REMEMBERED_ROUNDS * index.count
-        self._last_best: dict[tuple[int, ...], tuple[int, float]] = {}
-
-    def read(self, numbers: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Return the impact of a term, or of several that count as one, in each of its rows."""
-        impacts = self._remembered.get(numbers)
-        if impacts is None:
-            impacts = self.compute(*self._index.merge_postings(numbers))
-            if _WORTH_REMEMBERING <= len(impacts) <= self._room and len(numbers) <= _REMEMBERED_TERMS:
-                self._room -= len(impacts)
-                self._remembered[numbers] = impacts
-        return impacts
-
-    def find_last_best(self, numbers: tuple[int, ...], limit: int) -> float:
-        """Return the lowest of the `limit` highest impacts; 0 if there are fewer, or impacts are not cached."""
-        impacts = self._remembered.get(numbers)
-        if impacts is None or len(impacts) < limit:
-            return 0.0
-        known, least = self._last_best.get(numbers, (0, 0.0))
-        if known != limit:
-            least = float(np.partition(impacts, len(impacts) - limit)[len(impacts) - limit])
-            self._last_best[numbers] = limit, least
-        return least
-
-    def compute(self, rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        frequencies = counts.astype(np.float32)
-        impacts: npt.NDArray[np.float32] = frequencies / (frequencies + self._norms[rows])
-        return impacts
-
-    def most(self, numbers: tuple[int, ...]) -> float:
-        """Return an upper bound of the impacts of terms that count as one."""
-        if len(numbers) > 1:
-            return 1.0
-        number = numbers[0]
-        most, shortest = int(self._index.most_counts[number]), int(self._index.shortest_rows[number])
-        return most / (most + self._k1 * (1.0 - self._b + self._b * shortest / self.average_length))

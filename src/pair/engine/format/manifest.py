@@ -1,7 +1,7 @@
 """Manifests, their JSON, and every key of a KB in the store.
 
 Invariants
-    A manifest of a newer pair is refused, not guessed at.
+    A manifest of a newer pair is refused.
     Each manifest has its own commit id, so no two have equal bytes: a version of the blob identifies one manifest.
     The last field of a manifest is the SHA-256 of all bytes before it. A manifest with a wrong hash is refused.
 """
@@ -9,10 +9,11 @@ Invariants
 import datetime
 import hashlib
 import json
+import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -26,7 +27,7 @@ SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
 _KEPT_COMMITS = 64
 _MOST_ROWS = 2**28
-"""Most rows of a shard: far more than pair writes, and few enough that one flag for each fits into memory."""
+"""Maximum number of rows in a shard: more than pair writes, and few enough for one flag each in memory."""
 
 FileRole = Literal["rows", "search", "ids", "keywords", "graph"]
 
@@ -39,7 +40,7 @@ def manifest_key(kb_id: str) -> str:
 
 
 def older_keys(kb_id: str) -> tuple[str, str]:
-    """Return the keys of the layout without shards: one database and its snapshot."""
+    """Return the keys of the older layout without shards: one database and its snapshot."""
     return f"{kb_id}.duckdb", f"{kb_id}.snapshot.json"
 
 
@@ -63,7 +64,7 @@ def versions_prefix(kb_id: str) -> str:
 
 
 def version_key(kb_id: str, number: int, commit_id: str) -> str:
-    """Return the key of a copy. Keys sort by number; the commit separates manifests with one number."""
+    """Return the key of a copy. Keys sort by number; the commit distinguishes manifests with equal numbers."""
     return f"{versions_prefix(kb_id)}{number:010}-{commit_id}.json"
 
 
@@ -109,7 +110,7 @@ class ShardRef:
     rows: int
     documents: int
     run: str
-    """Shards of one run share one clustering. Empty: not clustered, so every query asks the shard."""
+    """The run: shards of one run share one clustering. Empty for an unclustered shard, which every query searches."""
     centroids: npt.NDArray[np.float32]
     radii: tuple[float, ...]
     graph_available: bool
@@ -168,7 +169,7 @@ Cause = Literal[
 ]
 """The operation that made a manifest."""
 _REARRANGING: frozenset[Cause] = frozenset({"compact", "collect", "release", "repair"})
-"""Causes that change no document."""
+"""Causes that do not change documents."""
 _CHANGING: frozenset[Cause] = frozenset({"upsert", "delete", "import"})
 """Causes after which a KB differs from its installed package."""
 
@@ -192,7 +193,7 @@ class Manifest:
     hashed_as: str = ""
     """The embedder that content hashes name, if it is not `embedder`: hashes survive a re-embedding."""
     made_by: Cause | Literal[""] = ""
-    """Empty for a cause that this pair does not know."""
+    """The cause; empty if this version of pair does not know it."""
     label: str = ""
     """Name and version of the installed package; empty once a document was stored or deleted."""
     index_sha256: str = ""
@@ -432,11 +433,28 @@ def to_bytes(manifest: Manifest) -> bytes:
         made_by=manifest.made_by,
         restored_version=manifest.restored,
         rolled_back_version=manifest.rolled_back,
-        shards=tuple(map(ShardJson.of, manifest.shards)),
+        shards=(),
         dropped=manifest.dropped,
     )
-    content = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":")).encode()[:-1]
+    fields = {name: _encode_json(field) for name, field in msgspec.to_builtins(value).items()}
+    fields["shards"] = b"[%b]" % b",".join(map(_encode_shard, manifest.shards))
+    content = b"{%b" % b",".join(b'"%b":%b' % (name.encode(), field) for name, field in fields.items())
     return content + _seal(content)
+
+
+_encoded: weakref.WeakKeyDictionary[ShardRef, bytes] = weakref.WeakKeyDictionary()
+"""The JSON of shards that were written. A write into a large KB encodes only the shards that it changed."""
+
+
+def _encode_shard(shard: ShardRef) -> bytes:
+    content = _encoded.get(shard)
+    if content is None:
+        content = _encoded[shard] = _encode_json(msgspec.to_builtins(ShardJson.of(shard)))
+    return content
+
+
+def _encode_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _seal(content: bytes) -> bytes:

@@ -25,10 +25,10 @@ from pair.engine.format.columns import make_starts
 Mask = npt.NDArray[np.bool_]
 
 _VALUE_TYPE = np.dtype([("doc", "<u4"), ("text", "<u4"), ("number", "<f8")])
-"""`text` is 0 for no text, else the number of its name plus 1. `number` is NaN for no number."""
+"""A row. `text` is 0 for no text, else the number of its name plus 1. `number` is NaN for no number."""
 _REMEMBERED_FILTERS = 64
 _MOST_REMEMBERED_VALUES = 100
-"""Most values of a filter whose mask is cached. A longer filter costs more memory than it saves time."""
+"""Maximum number of values of a filter whose mask is cached. Caching longer filters costs too much memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class MetadataIndex:
         values = np.empty(len(keys), _VALUE_TYPE)
         values["doc"] = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
         values["text"] = np.fromiter(map(number_of.__getitem__, texts), np.int64, len(keys)) + 1
-        values["number"] = np.array(numbers, np.float64)  # None becomes NaN
+        values["number"] = np.array(numbers, np.float64)  # None becomes NaN.
         distinct, counts = np.unique(key_of_row, return_counts=True)
         encoded = [name.encode() for name in names]
         return MetadataIndex(
@@ -94,7 +94,7 @@ class MetadataIndex:
         return functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
 
     def select(self, condition: Filter) -> Mask:
-        """Return a flag for each document: whether it meets the condition. Raises E609 if the caller gave up."""
+        """Return a flag for each document: whether it meets the condition. Raises E609 after a cancellation."""
         is_short = count_values(condition) <= _MOST_REMEMBERED_VALUES
         return self._select_cached(condition) if is_short else self._select(condition)
 
@@ -132,7 +132,7 @@ class MetadataIndex:
         }
 
     def _find_rows(self, condition: Condition) -> list[tuple[int, int]]:
-        """Return the ranges of rows to check: those of the key; for a check of existence, also of keys below it."""
+        """Return the ranges of rows to check: rows of the key; for a check of existence, also of keys below it."""
         ranges = [self._rows_of_key(condition.key)]
         if condition.alternatives == EXISTS:
             first, last = self._find_prefix(f"{condition.key}.".encode())
@@ -154,7 +154,7 @@ class MetadataIndex:
         passed = np.zeros(len(rows), np.bool_)
         equal: list[Check] = []
         for checks in condition.alternatives:
-            if any(check.operator == "equals" for check in checks):  # such a check is alone
+            if any(check.operator == "equals" for check in checks):  # It is the only check of its alternative.
                 equal += checks
             else:
                 masks = (self._compare(check, texts, numbers, has_number) for check in checks)
@@ -171,10 +171,12 @@ class MetadataIndex:
     def _compare(
         self, check: Check, texts: npt.NDArray[np.uint32], numbers: npt.NDArray[np.float64], has_number: Mask
     ) -> Mask:
-        """Compare with a bound or a prefix: numbers with a number, texts with a text."""
+        """Compare with a bound, a prefix or a substring: numbers with a number, texts with a text."""
         if check.number is not None:
             compare = {"gt": np.greater, "gte": np.greater_equal, "lt": np.less, "lte": np.less_equal}[check.operator]
             return compare(numbers, check.number)
+        if check.operator in {"substring", "substring_ignore_case"}:
+            return self._hold(check, texts, ~has_number)
         bound = (check.text or "").encode()
         first, end = 0, len(self.name_starts) - 1
         if check.operator == "prefix":
@@ -184,6 +186,14 @@ class MetadataIndex:
         else:
             end = self._bisect(bound, is_after=check.operator == "lte")
         return (texts > first) & (texts <= end) & ~has_number
+
+    def _hold(self, check: Check, texts: npt.NDArray[np.uint32], is_text: Mask) -> Mask:
+        """Return a flag for each row: whether its text contains the substring. Each distinct text is read once."""
+        distinct, which = np.unique(np.where(is_text, texts, 0), return_inverse=True)
+        names = (str(self._name(number - 1), "utf-8") if number else None for number in distinct.tolist())
+        fold = str.casefold if check.operator == "substring_ignore_case" else str
+        wanted = fold(check.text or "")
+        return np.array([name is not None and wanted in fold(name) for name in names], np.bool_)[which]
 
     # Names
 
@@ -206,6 +216,6 @@ class MetadataIndex:
 
 
 def _is_any_of(values: npt.NDArray[Any], wanted: Sequence[Any]) -> Mask:
-    if len(wanted) < 2:  # much faster than `isin`
+    if len(wanted) < 2:  # This is much faster than `isin`.
         return np.equal(values, wanted[0]) if wanted else np.zeros(len(values), np.bool_)
     return np.isin(values, wanted)

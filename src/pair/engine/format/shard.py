@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import duckdb
 
 _SHORT_BYTES = 65_536
-"""A document up to this size is fetched whole when a passage of it is wanted."""
+"""Maximum size of a document that is fetched whole for a passage."""
 
 
 def spans_of_places(pack: ArrayFile) -> list[Span]:
@@ -72,7 +72,7 @@ class SearchFile:
     """Vectors, chunks and texts. Its methods raise E207 for damage that opening does not find."""
 
     def __init__(self, pack: ArrayFile, key: str, pieces: RangeFile | None = None) -> None:
-        """`key`: content hash of the shard and name of the file. Raises ValueError for any other file.
+        """Check the file. `key`: content hash of the shard and name of the file. Raises ValueError for any other file.
 
         `pieces`: a file that is fetched by ranges. Then every method may fetch, and raise RangeError.
         """
@@ -121,7 +121,7 @@ class SearchFile:
             doc, start_byte, end_byte, _, _ = self.chunks[row].item()
             begin, header_size, text_size, _ = self.docs[doc].item()
             begin, text = first + begin, first + begin + header_size
-            if text_size <= _SHORT_BYTES:  # with neighbours, which may join the passage
+            if text_size <= _SHORT_BYTES:  # Include neighbours, which may join the passage.
                 spans.append((begin, text + text_size))
             else:
                 spans += [(begin, text), (text + start_byte, text + end_byte)]
@@ -155,18 +155,19 @@ class SearchFile:
 
         `header`: the header of the document.
         """
-        doc, start_byte, _, start, end = self.chunks[row].item()
+        doc, start_byte, end_byte, start, end = self.chunks[row].item()
+        begin, header_size, _, first_row = self.docs[doc].item()
+        begin += header_size
         metadata = header.metadata
         if "pages" in metadata:
-            begin, header_size, _, _ = self.docs[doc].item()
-            before = self._texts(begin + header_size, begin + header_size + start_byte)
+            before = self._texts(begin, begin + start_byte)
             metadata = {**metadata, "page": bytes(before).count(b"\f") + 1}
         return Hit(
             document_id=header.id,
-            chunk_id=f"{header.id}#{row - self.docs[doc].item()[3]}",
+            chunk_id=f"{header.id}#{row - first_row}",
             title=header.title,
             url=header.url,
-            text=self.row_text(row),
+            text=self._decode(self._texts(begin + start_byte, begin + end_byte)),
             score=score,
             distance=distance,
             metadata=metadata,
@@ -197,7 +198,7 @@ class SearchFile:
         """
         headers, texts = [], []
         for number in numbers.tolist():
-            self.header(number)  # raises E207
+            self.header(number)  # Raises E207.
             begin, header_size, _, _ = self.docs[number].item()
             headers.append(bytes(self._all_texts[begin : begin + header_size]))
             places = self.chunks[self.rows_of_document(number)]
@@ -274,7 +275,7 @@ class IdFile:
     """The ids of a shard's documents."""
 
     def __init__(self, pack: ArrayFile) -> None:
-        """Raise ValueError for a file that is not an id directory."""
+        """Check the file. Raises ValueError if it is not an id directory."""
         self._lines = pack.array("lines", ID_TYPE)
         self._order = pack.array("order", "<u4", length=len(self._lines))
         self._names = pack.bytes("names")
@@ -303,7 +304,12 @@ class IdFile:
     def find(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the line of each identity (a row of two numbers); -1 for an unknown one."""
         lines = np.full(len(identities), -1, np.int64)
-        first = np.searchsorted(self._prefixes, identities[:, 0])
+        first = self._prefixes.searchsorted(identities[:, 0])
+        # Most shards have none of the ids: `take` clips the places behind the end.
+        if not len(lines) or not len(self._lines):
+            return lines
+        if not (self._prefixes.take(first, mode="clip") == identities[:, 0]).any():
+            return lines
         # Two ids may share the first half of their hash. For three, the chance is negligible.
         for places in (first, first + 1):
             inside = np.flatnonzero(places < len(self._lines))
@@ -359,7 +365,9 @@ class RowsFile:
     """The tables of a shard. Its methods raise E207 for damage that opening does not find."""
 
     def __init__(self, connection: "duckdb.DuckDBPyConnection", key: str, documents: int, shard_bytes: int) -> None:
-        """`shard_bytes`: size of all files of the shard, which limits every table. Raises ValueError, E207."""
+        """Open the tables. `shard_bytes`: size of all files of the shard, which limits every table. Raises ValueError,
+        E207.
+        """
         self._connection = connection
         self._key = key
         self._documents = documents
@@ -402,7 +410,7 @@ class RowsFile:
             documents = []
             for doc, (own, owner, title, url, metadata, content_hash, text) in enumerate(rows):
                 header = Header(own, owner, title, url, load_json(metadata.encode()), content_hash)
-                documents.append((Header.from_bytes(header.to_bytes()), text, places[doc]))  # checks the fields
+                documents.append((Header.from_bytes(header.to_bytes()), text, places[doc]))  # This checks the fields.
             return documents
 
     def graphs(self) -> dict[int, GraphRows]:

@@ -1,13 +1,15 @@
-"""Build the files of one shard in a scratch folder: the rows in DuckDB, and the files that queries map."""
+"""A builder of the files of one shard in a scratch folder: the rows in DuckDB, and the files that queries map."""
 
 import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -35,7 +37,7 @@ _TABLES = "".join(
     for table, columns in COLUMNS.items()
 )
 _STORAGE_VERSION = "v1.2.0"
-"""The oldest DuckDB that can read our shards."""
+"""The oldest version of DuckDB that can read our shards."""
 _BLOCK_SIZE = 16384
 """The smallest block size, so that a shard with one document does not take half a megabyte."""
 
@@ -61,14 +63,18 @@ def build_shard(
     if documents.graphs.is_made:
         roles = (*roles, "graph")
     paths = {role: folder / file_name(shard_id, role) for role in roles}
-    with file_errors(paths["rows"]):
-        _write_rows(paths["rows"], documents, headers, values, commit_id)
-    written: dict[FileRole, ShardFile] = {
-        "rows": ShardFile(paths["rows"].stat().st_size, hash_file(paths["rows"])),
-        "search": _write_search(paths["search"], documents),
-        "ids": _write_ids(paths["ids"], headers, values),
-        "keywords": write_keywords(paths["keywords"], documents.keywords, paths["search"]),
-    }
+    with ThreadPoolExecutor(1) as pool:
+        # faiss and DuckDB seldom need the interpreter, and run on two cores. A small shard is not worth a thread.
+        is_large = len(documents.chunks) >= vector_index.ANN_MIN_ROWS
+        search = pool.submit(_write_search, paths["search"], documents) if is_large else None
+        with file_errors(paths["rows"]):
+            _write_rows(paths["rows"], documents, headers, values, commit_id)
+        written: dict[FileRole, ShardFile] = {
+            "rows": ShardFile(paths["rows"].stat().st_size, hash_file(paths["rows"])),
+            "search": search.result() if search is not None else _write_search(paths["search"], documents),
+            "ids": _write_ids(paths["ids"], headers, values),
+            "keywords": write_keywords(paths["keywords"], documents.keywords, paths["search"]),
+        }
     if "graph" in paths:
         subjects = [list_subjects(header.id, header.title, header.url) for header in headers]
         sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks), subjects)
@@ -97,9 +103,9 @@ def rebuild_shard(
     unchanged: Callable[[FileRole], Path],
     commit_id: str,
 ) -> BuiltShard:
-    """Build a shard with other vectors, those of `documents`. Only the search file changes.
+    """Build a copy of a shard with the vectors of `documents`. Only the search file changes.
 
-    `unchanged` returns the path of another file. The search file contains `commit_id`, as rows do in `build_shard`.
+    `unchanged` returns the path of any other file. The search file contains `commit_id`, as rows do in `build_shard`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(shard.shard_id, "search")
@@ -150,17 +156,20 @@ def _write_rows(
         places = {**_split_columns(documents.chunks), "number": numbers}
         _insert_columns(connection, {"chunk_places": places}, _CHUNK_ROWS)
         if graphs := documents.graphs:
-            # One text: for each string in an array, DuckDB checks whether pandas is installed.
+            # Pass one text: for each string in an array, DuckDB checks whether pandas is installed.
             connection.execute(_GRAPH_NAMES, [json.dumps([_replace_surrogates(name) for name in graphs.names])])
             columns = {"graph_mentions": _split_columns(graphs.mentions), "graph_edges": _split_columns(graphs.edges)}
             _insert_columns(connection, columns, _GRAPH_ROWS)
         connection.execute("COMMIT")
         connection.execute("USE memory")
-        connection.execute("DETACH shard_file")  # writes everything to the file
+        connection.execute("DETACH shard_file")  # This writes everything to the file.
     except BaseException:
         connection.close()
         raise
     idle.append(connection)
+
+
+_encoder = msgspec.json.Encoder()
 
 
 def _quote(path: Path) -> str:
@@ -170,11 +179,15 @@ def _quote(path: Path) -> str:
 def _insert(connection: "duckdb.DuckDBPyConnection", scratch: Path, table: str, rows: Iterable[_Row]) -> None:
     """Insert rows through a file of JSON lines, which is 50 times faster than passing Python values."""
     longest = 0
-    with scratch.open("w", encoding="utf-8") as stream:
+    with scratch.open("wb") as stream:
         for row in rows:
-            line = json.dumps(dict(zip(COLUMNS[table], map(_replace_surrogates, row), strict=True)))
+            named = dict(zip(COLUMNS[table], row, strict=True))
+            try:
+                line = _encoder.encode(named)
+            except UnicodeEncodeError:
+                line = _encoder.encode({name: _replace_surrogates(value) for name, value in named.items()})
             longest = max(longest, len(line))
-            stream.write(line + "\n")
+            stream.write(line + b"\n")
     if longest:
         types = ", ".join(f"{name}: '{kind}'" for name, kind in COLUMNS[table].items())
         reading = f"read_json({_quote(scratch)}, format='newline_delimited', columns={{{types}}}"

@@ -1,4 +1,4 @@
-"""The vector index of a shard: build, map, search under a selection of rows.
+"""The vector index of a shard: building, mapping, and search in all or selected rows.
 
 Invariants
     The distance of two vectors does not depend on their rows: it is equal to the last bit.
@@ -22,22 +22,22 @@ RowNumbers = npt.NDArray[np.int64]
 Selection = npt.NDArray[np.bool_]
 
 ANN_MIN_ROWS = 2048
-"""Below this number of rows, reading every row is as fast as an index."""
+"""Minimum number of rows for an index. With fewer, reading every row is as fast."""
 _CODE_BITS = 4
 _CODE_BLOCK = 32
 """Number of rows in one block of codes."""
 _MORE_CANDIDATES = 130
 _CANDIDATES_PER_HIT = 2
-"""Candidates by code, to be ranked by their vectors: this many for each hit, and this many more."""
+"""Number of candidates by code, to rank by their vectors: a factor for each hit, and a constant."""
 _INDEXES_SHARE = 3
 """Factor for the candidates of several indexes together, whose codes differ in their errors."""
 _CODE_ROUNDS = 6
 _CODE_SAMPLE = 128
 """Number of training vectors for each value of a code."""
 _EXACT_SHARE = 0.1
-"""If fewer than this share of the rows is allowed, reading each of them is faster than filtering candidates."""
+"""Share of allowed rows below which reading each allowed row is faster than filtering candidates."""
 _DEVIATIONS = 3.0
-"""Standard deviations of the code error up to which a row is not missed."""
+"""Number of standard deviations of the code error within which no row is missed."""
 _ROUNDING = 1e-4
 """Upper bound of the float32 rounding error of a sum of products, for vectors of length 1."""
 
@@ -57,7 +57,7 @@ def compute_squares(vectors: Vectors) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Product-quantized vectors: four bits for two numbers, so few bytes that a search scans all of them."""
+    """Product-quantized vectors: four bits for two numbers, so small that a search scans all codes."""
 
     index: npt.NDArray[np.uint8]
     """The serialized faiss index."""
@@ -102,14 +102,14 @@ def _codes_layout(rows: int, dimension: int) -> tuple[bytes, int, bytes, int]:
 
 @functools.cache
 def _load_faiss() -> Any:
-    """Return the library, with stubs that are incomplete. Small shards do without it, and it takes 70 ms to load."""
+    """Return the library, whose stubs are incomplete. Small shards do not need it, and it takes 70 ms to load."""
     import faiss  # noqa: PLC0415 - see above
 
     return faiss
 
 
 def _use_one_thread() -> Any:
-    """Return faiss, kept in this thread. Its threads wait in busy loops: up to 100 times slower on busy cores."""
+    """Return faiss, limited to one thread: its threads wait in busy loops, up to 100 times slower on busy cores."""
     faiss = _load_faiss()
     faiss.omp_set_num_threads(1)
     return faiss
@@ -130,6 +130,16 @@ def encode(vectors: Vectors) -> Codes | None:
     sample = contiguous[:: max(1, rows // ANN_MIN_ROWS)]
     residue = sample - index.pq.decode(index.pq.compute_codes(sample))
     return Codes(faiss.serialize_index(index), np.array([compute_squares(residue).mean()], np.float32))
+
+
+def quantize(vectors: Vectors, parts: int) -> tuple[Vectors, npt.NDArray[np.uint8]]:
+    """Return 256 values for each part of the vectors, and a code of `parts` bytes for each row."""
+    faiss = _use_one_thread()
+    quantizer = faiss.ProductQuantizer(vectors.shape[1], parts, 8)
+    contiguous = np.ascontiguousarray(vectors)
+    quantizer.train(contiguous)
+    values: Vectors = faiss.vector_to_array(quantizer.centroids).reshape(parts, 256, -1)
+    return values, quantizer.compute_codes(contiguous)
 
 
 class VectorIndex:
@@ -262,7 +272,7 @@ def _near_enough(
 _SAMPLE_PER_GROUP = 64
 _ROUNDS = 10
 _SLACK = 2.0
-"""Most weight of a group, as a multiple of the average."""
+"""Maximum weight of a group, as a multiple of the average."""
 _BLOCK_ROWS = 8192
 _CHOICES = 8
 _CLUSTERS_PER_GROUP = 64
@@ -285,7 +295,7 @@ class Grouping:
     """
 
     def __init__(self, sample: Vectors, groups: int, weight: int) -> None:
-        groups = min(groups, len(sample))  # k-means refuses more groups than vectors
+        groups = min(groups, len(sample))  # k-means refuses more groups than vectors.
         clusters = min(groups * _CLUSTERS_PER_GROUP, _MOST_CLUSTERS, len(sample) // _LEAST_SAMPLE_PER_CLUSTER)
         self._means = _means(sample, max(groups, clusters))
         members = np.bincount(_nearest(self._means, sample, 1)[0][:, 0], minlength=len(self._means))

@@ -2,7 +2,7 @@
 
 Invariants
     Building needs no lease. At the end, documents that were deleted during the build are deleted in the new shards.
-    Compaction starts over if the manifest no longer names a shard that was read, if deleted documents of one came
+    Compaction starts again if the manifest no longer names a source shard, if deleted documents of a source shard came
     back, or if garbage was collected.
 """
 
@@ -57,7 +57,7 @@ class Output:
 
 @dataclass
 class Group:
-    """Documents of one new shard."""
+    """The documents of one new shard."""
 
     run: str
     members: list[tuple[ShardRef, Numbers]] = field(default_factory=list)
@@ -77,16 +77,14 @@ class Compactor:
     on_progress: Callable[[int, int], None] = lambda done, total: None
     help_from: BulkMerge | None = None
 
-    def compact(self, *, everything: bool = False, min_shards: int | None = None) -> CompactionReport:
+    def compact(self, *, everything: bool = False) -> CompactionReport:
         """Compact the shards that need it most, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
         context = self.context
         context.manifests.refuse_past()
         for conflicts in range(_TRIES):
             before = context.manifests.require_for_write()
             context.cache.keep_only(before.manifest.folders)
-            plan = rules.plan_compaction(
-                before.manifest, context.settings, everything=everything, min_shards=min_shards
-            )
+            plan = rules.plan_compaction(before.manifest, context.settings, everything=everything)
             if not plan.shards:
                 return CompactionReport(plan.reason, manifest_version=before.manifest.number, conflicts=conflicts)
             try:
@@ -104,6 +102,7 @@ class Compactor:
         groups = self._group(plan, commit_id)
         tasks = [Merge(number, commit_id, group.run, tuple(group.members)) for number, group in enumerate(groups)]
         refs: dict[int, ShardRef] = {}
+        self.on_progress(0, len(tasks))
         with contextlib.ExitStack() as cleanup:
             if self.help_from is not None and len(tasks) > 1:
                 for built in self.help_from.runner.built(iter(tasks)):

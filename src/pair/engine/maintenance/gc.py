@@ -41,7 +41,7 @@ class _KeptVersions:
     expired: tuple[str, ...]
     """Keys of copies to delete."""
     unread_at: datetime.datetime | None
-    """When the last unreadable version that is kept became current."""
+    """The time when the last kept, unreadable version became current."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def collect(context: EngineContext, store: BlobStore, *, grace_seconds: float) -
     Raises E201 for a new KB: without a manifest to swap, a slow first writer could still publish deleted shards.
     """
     context.manifests.refuse_past()
-    context.manifests.require_for_write()  # before the lease creates a folder for an unknown KB
+    context.manifests.require_for_write()  # Check before the lease creates a folder for an unknown KB.
 
     def change(manifest: Manifest) -> Change[_Garbage]:
         context.on_step("listing")
@@ -110,7 +110,7 @@ def _find_garbage(
     versions = _choose_versions(context, manifest, now)
     written = {folder: max(blob.modified_at for blob in blobs) for folder, blobs in stored.items()}
     taken = rules.find_garbage(manifest, written, now, grace_seconds) - protected - versions.pinned
-    if versions.unread_at is not None:  # the unreadable version may name every older shard
+    if versions.unread_at is not None:  # The unreadable version may name every older shard.
         began = {folder: min(blob.modified_at for blob in stored[folder]) for folder in taken}
         taken = frozenset(folder for folder in taken if began[folder] > versions.unread_at)
     idle = len(stored.keys() - manifest.folders - versions.pinned)
@@ -121,7 +121,7 @@ def _choose_versions(context: EngineContext, current: Manifest, now: datetime.da
     """Choose the versions to keep. An unreadable version does not displace a readable one."""
     history, settings = context.manifests.history, context.settings
     copies = history.copies(current)
-    folders = {current.number: current.folders}  # not whole manifests: there may be thousands
+    folders = {current.number: current.folders}  # Read no whole manifests: there may be thousands.
     rearranged = {current.number} if current.is_rearranged else set()
     earlier: list[ManifestCopy] = []
     for copy, manifest in history.read_all([copy for copy in copies.line if copy.number < current.number]):

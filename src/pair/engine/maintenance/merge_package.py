@@ -121,13 +121,13 @@ class PackageShards:
     label: str
     index_sha256: str
     path_of: Callable[[str], Path | None]
-    """Returns the path of a shard file, by its name in the index; None if the file was not downloaded."""
+    """A function that returns the path of a shard file, by its name in the index; None if it was not downloaded."""
     owner: str
     """Owner of the documents of packaged files."""
     is_verified: bool
     """Whether the hashes of the files are verified."""
     text_of: Callable[[str], str | None] = lambda document_id: None
-    """Returns the text of the packaged file of a document; None if it cannot be read."""
+    """A function that returns the text of the packaged file of a document; None if it cannot be read."""
     edited: frozenset[str] = frozenset()
     """Ids of documents whose local version stays."""
     gone: frozenset[str] = frozenset()
@@ -141,7 +141,7 @@ class MergeReport:
 
 
 class MissingFileError(Exception):
-    """The store lacks a file that was not downloaded either. The message names it."""
+    """A file is missing from the store, and was not downloaded. The message names the file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ class PackageMerger:
     embedding: CachingEmbedder
 
     def refuse(self, manifest: Manifest) -> None:
-        """Raise E220 if the package has another embedder than this process, E303, E304 if the KB has another one."""
+        """Raise E220 if the embedders of package and process differ; E303, E304 if the KB has another embedder."""
         if (manifest.embedder, manifest.dimension) != (self.embedding.name, self.embedding.dimension):
             raise errors.index_of_another_embedder(self.context.kb_id, manifest.embedder, self.embedding.name)
         before = self.context.manifests.current()
@@ -178,7 +178,7 @@ class PackageMerger:
         return frozenset(differing)
 
     def _open_files(self, package: PackageShards, shard: ShardRef) -> tuple[IdFile, SearchFile]:
-        """Open the files of a shard: those in the store if it has the shard, else those of the package."""
+        """Open the files of a shard: from the store if it has the shard, else from the package."""
         if not find_missing_files(self.store, shard):
             opened = self.context.cache.open(shard)
             return opened.ids(), opened.search(0.0)
@@ -212,7 +212,7 @@ class PackageMerger:
     def install(self, package: PackageShards) -> MergeReport:
         """Upload the shards of a package, and publish them in one swap.
 
-        Raises E203, E236, MissingFileError, and what any write raises.
+        Raises E203, E236, MissingFileError, and the errors of any write.
         """
         before = self.context.manifests.current()
         writer = self.writer.since(before.manifest.number if before is not None else 0)

@@ -81,7 +81,7 @@ class ReembedReport:
 
 @dataclass(eq=False)
 class Reembedder:
-    """One run."""
+    """One re-embedding run."""
 
     context: EngineContext
     embedding: CachingEmbedder
@@ -159,7 +159,7 @@ class Reembedder:
         )
 
     def _run_rounds(self, journal: VectorJournal) -> tuple[Manifest, int]:
-        """Embed in rounds: each round embeds what other writers stored during the one before."""
+        """Embed in rounds. Each round embeds the documents that other writers stored during the previous round."""
         context = self.context
         for number in range(1, _ROUNDS + 1):
             before = context.manifests.require()
@@ -180,9 +180,9 @@ class Reembedder:
         raise errors.manifest_changed(context.kb_id)
 
     def _finish(self, manifest: Manifest, journal: VectorJournal, *, is_last_round: bool) -> Change[bool]:
-        """Make the change that ends the run. Its result is False if other writers stored too much to finish now."""
+        """Return the change that ends the run, with result False if other writers stored too much to finish now."""
         if manifest.embedder == self.embedding.name:
-            return Change(None, result=True)  # another run did the same
+            return Change(None, result=True)  # Another run did the same.
         if not rules.may_finish_under_lease(self._find_missing(manifest), is_last_round=is_last_round):
             return Change(None, result=False)
         self._catch_up(manifest, journal)

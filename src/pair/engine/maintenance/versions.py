@@ -58,11 +58,11 @@ class Rollback(msgspec.Struct, frozen=True):
 
 
 def list_versions(context: EngineContext) -> list[ListedVersion]:
-    """Return the current version and those that a rollback can restore, newest first. Raises E201, E207."""
+    """Return the current version and the restorable versions, newest first. Raises E201, E207."""
     current = context.manifests.require().manifest
     listed, after = [current], current
     for manifest in context.manifests.history.past(current):
-        if not (after.is_rearranged and after.number == manifest.number + 1):  # else it has the same documents
+        if not (after.is_rearranged and after.number == manifest.number + 1):  # Skip a version with the same documents.
             listed.append(manifest)
         after = manifest
     return [
@@ -84,11 +84,11 @@ def list_versions(context: EngineContext) -> list[ListedVersion]:
 
 
 def roll_back(context: EngineContext, writer: Writer, wanted: str) -> Rollback:
-    """Restore an earlier version. Raises E201, E218, and what any write raises."""
-    context.manifests.require_for_write()  # before the lease creates a folder for an unknown KB
+    """Restore an earlier version. Raises E201, E218, and the errors of any write."""
+    context.manifests.require_for_write()  # Check before the lease creates a folder for an unknown KB.
 
     def change(manifest: Manifest) -> Change[Manifest]:
-        # Under the lease, so that garbage collection cannot delete the version after it was found.
+        # Search under the lease, so that garbage collection cannot delete the version in between.
         past = context.manifests.history.find(manifest, wanted)
         if past.number == manifest.number:
             return Change(None, past)
@@ -124,7 +124,7 @@ CURRENT = "current"
 _Entry = tuple[ShardRef, ListedDocument]
 """A document in a shard."""
 _Pairs = npt.NDArray[np.uint64]
-"""Rows of two numbers."""
+"""Identities as rows of two numbers."""
 
 
 class DocumentChanges(msgspec.Struct, frozen=True):
@@ -199,7 +199,9 @@ def compare(before: Manifest, after: Manifest, cache: ShardCache) -> ManifestDif
     old, new = _list_entries(before.shards, after.shards, cache), _list_entries(after.shards, before.shards, cache)
     diff = ManifestDiff(after.kb_id, before.number, after.number, cache)
     identities = np.concatenate([old.identities, new.identities])
-    order = np.lexsort((identities[:, 1], identities[:, 0]))  # stable: of two equal ids, the old side is first
+    order = np.lexsort(
+        (identities[:, 1], identities[:, 0])
+    )  # The sort is stable: of two equal ids, the old side is first.
     is_next_same = (identities[order[1:]] == identities[order[:-1]]).all(axis=1)
     firsts, seconds = order[:-1][is_next_same], order[1:][is_next_same] - len(old.lines)
     for number in np.setdiff1d(np.arange(len(old.lines)), firsts).tolist():
@@ -235,7 +237,7 @@ def _list_entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: Sh
     numbers, pairs = np.empty(0, np.int64), np.empty((0, 2), np.uint64)
     parts: list[tuple[npt.NDArray[Any], ...]] = [(numbers, numbers, pairs, pairs)]
     for position, shard in enumerate(own):
-        is_wanted = live_mask(shard)  # live on this side, and not in the same shard on the other side
+        is_wanted = live_mask(shard)  # Live on this side, and not in the same shard on the other side.
         if shard.folder in there:
             is_wanted &= ~live_mask(there[shard.folder])
         if not is_wanted.any():

@@ -1,16 +1,17 @@
-"""Documents of one manifest: a page of them by id, one of them, or counts of their metadata."""
+"""Documents of one manifest: pages by id, single documents, and counts of metadata values."""
 
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pair import errors
 from pair.engine.filters import Filter, StoredValue
+from pair.engine.format.columns import hash_ids
 from pair.engine.format.manifest import Manifest
 from pair.engine.format.metadata_index import Mask
 from pair.engine.format.shard import ListedDocument, SearchFile
@@ -18,7 +19,7 @@ from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.writer import DocumentLocation, find_stored, live_mask
 
 _MOST_LOOKED_AT = 5000
-"""Documents examined for one page of matches."""
+"""Maximum number of documents to examine for one page of matches."""
 _Listed = tuple[ListedDocument, int]
 
 
@@ -34,10 +35,13 @@ class StoredDocument:
     owner: str
     content_hash: str
     chunks: int
+    vector: Sequence[float] | None = None
+    """The vector of its only chunk, if requested."""
 
     def to_json(self) -> dict[str, Any]:
         names = ("id", "title", "url", "owner", "metadata", "chunks", "content_hash", "text")
-        return {name: getattr(self, name) for name in names}
+        value = {name: getattr(self, name) for name in names}
+        return value if self.vector is None else value | {"vector": list(self.vector)}
 
 
 class DocumentPage(list[StoredDocument]):
@@ -61,10 +65,11 @@ class Facet:
 
 @dataclass(frozen=True, slots=True)
 class DocumentSelection:
-    """The documents of an owner whose metadata meets a filter; None for any."""
+    """A selection of documents by owner, metadata and ids, which must all match. None matches any document."""
 
     owner: str | None = None
     condition: Filter | None = None
+    ids: frozenset[str] | None = None
 
 
 _EVERYTHING = DocumentSelection()
@@ -85,6 +90,17 @@ class DocumentReader:
             for listed, position in itertools.islice(self._live(after, selection), limit)
         ]
         return DocumentPage(documents, documents[-1].id if documents and len(documents) == limit else None)
+
+    def add_vectors(self, page: DocumentPage) -> DocumentPage:
+        """Return the page with the vectors of documents of one chunk."""
+        places = find_stored(self.manifest, self.cache, [document.id for document in page if document.chunks == 1])
+        vectors: dict[str, list[float]] = {}
+        for document_id, place in places.items():
+            search = self._search_file(place.position)
+            rows = np.flatnonzero(search.doc_of_row == place.doc)
+            vectors[document_id] = search.row_vectors(rows)[0].tolist()
+        documents = (replace(document, vector=vectors.get(document.id)) for document in page)
+        return DocumentPage(documents, page.next)
 
     def holding(self, text: str, selection: DocumentSelection, after: str, limit: int) -> DocumentPage:
         """Return the selected documents with this text in their id or title. A page may be empty before the end."""
@@ -114,7 +130,7 @@ class DocumentReader:
         )
 
     def document(self, document_id: str) -> StoredDocument:
-        """Raises E214."""
+        """Return a document. Raises E214."""
         place = self.place(document_id)
         return self._document(place.position, place.doc, place.content_hash)
 
@@ -157,6 +173,12 @@ class DocumentReader:
             is_owned = np.zeros_like(chosen)
             is_owned[opened.ids().numbers_of_owner(selection.owner)] = True
             chosen = chosen & is_owned
+        if selection.ids is not None:
+            has_id = np.zeros_like(chosen)
+            directory = opened.ids()
+            lines = directory.find(hash_ids([*selection.ids]))
+            has_id[[directory.read_line(line).doc for line in lines[lines >= 0].tolist()]] = True
+            chosen = chosen & has_id
         return chosen if selection.condition is None else chosen & opened.metadata().select(selection.condition)
 
     def _search_file(self, position: int) -> SearchFile:

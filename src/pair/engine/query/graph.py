@@ -1,4 +1,4 @@
-"""The graph of documents and entities, walked for a query.
+"""A walk over the graph of documents and entities, for a query.
 
 A query spreads from its first hits and its own entities: personalised PageRank. A walker starts at a seed. With
 probability `decay` it continues: from a chunk to an entity that the chunk mentions, from an entity to a chunk that
@@ -29,13 +29,13 @@ _Mentions = tuple[Numbers, Numbers, npt.NDArray[np.float32]]
 """For each mention the position of its row, the entity and the weight."""
 
 _STEPS = 10
-"""After ten steps less than a fifth of the possible change is left, and the order is stable."""
+"""Number of steps. After ten, less than a fifth of the possible change is left, and the order is stable."""
 _EDGE_SHARE = 0.3
 """The share that an entity with edges passes along them; chunks get the rest."""
 _LEAST_COMMON = 20
-"""An entity with this many mentions is not common, even in a small KB."""
+"""Number of mentions up to which an entity is not common, even in a small KB."""
 _MOST_NAMED_ROWS = 200
-"""Rows of named documents that are scored for a query."""
+"""Maximum number of rows of named documents to score for a query."""
 _UNIT = 2.0**48
 _WEIGHT_UNIT = 2.0**20
 _NO_NUMBERS: Numbers = np.empty(0, np.int64)
@@ -46,7 +46,7 @@ class Seed(NamedTuple):
     """A hit to start from."""
 
     shard: int
-    """The place of its shard among those that are walked."""
+    """Position of its shard among the shards of the walk."""
     row: int
     score: float = 1.0
     """Its score as a share of the best one."""
@@ -98,14 +98,14 @@ def require_graph(kb_id: str, missing: Sequence[str], total: int) -> None:
 
 
 def find_linked_entities(shards: Sequence[GraphShard], names: Sequence[str], most_common: float) -> dict[str, int]:
-    """Return the entities that are neither unknown nor too common, with the number of rows that name them."""
+    """Return the known entities that are not too common, each with the number of rows that name it."""
     counts = count_rows(shards, hash_names(names)).tolist()
     limit = _most_rows(shards, most_common)
     return {name: count for name, count in zip(names, counts, strict=True) if 0 < count <= limit}
 
 
 def is_subject(shards: Sequence[GraphShard], name: str) -> bool:
-    """Tell whether a document has this entity as its title."""
+    """Tell whether this entity is a subject of a live document."""
     wanted = hash_names([name])
     return any(len(shard.only_live(shard.file.rows_about(wanted)[1])) for shard in shards)
 
@@ -142,13 +142,13 @@ class NamedRows:
     subjects: Numbers
     """The number of the subject that leads to each row."""
     strengths: Floats
-    """The score of the best seed that names it; 1 for the question."""
+    """The score of the best seed that names the subject; 1 if the question names it."""
 
 
 def find_named_rows(
     shards: Sequence[GraphShard], seeds: Sequence[Seed], question: Sequence[str], parameters: GraphParameters
 ) -> NamedRows:
-    """Return the rows of documents that are named, except by themselves. Of many, those with few rows are kept."""
+    """Return the rows of documents that the question or a seed names; of too many, keep subjects with few rows."""
     strengths: dict[int, float] = {}
     for seed in seeds[: parameters.seeds]:
         file = shards[seed.shard].file
@@ -176,13 +176,13 @@ def find_named_rows(
 
 
 def _find_link_names(shards: Sequence[GraphShard], seed: Seed) -> Hashes:
-    """Return the subjects of a seed that it does not mention: only others can."""
+    """Return the subjects of a seed that it does not mention itself."""
     file = shards[seed.shard].file
     mentioned = file.hashes[file.mentions_in(np.array([seed.row]))[1]].tolist()
     return np.array(sorted(seed.subjects.difference(mentioned)), np.uint64)
 
 
-# ── which part of the graph ────────────────────────────────────────────────────────────────────────
+# ── the part of the graph to walk ────────────────────────────────────────────────────────────────────────
 
 
 def hash_names(names: Sequence[str]) -> Hashes:
@@ -199,7 +199,7 @@ def count_rows(shards: Sequence[GraphShard], hashes: Hashes) -> Numbers:
 
 
 def _sum_frequencies(shards: Sequence[GraphShard], numbers: Sequence[Numbers], count: int) -> Numbers:
-    """Count the live rows of all shards that name each entity. `numbers`: those of the entities in each shard."""
+    """Count the live rows of all shards that name each entity. `numbers`: the numbers of the entities in each shard."""
     counts = np.zeros(count, np.int64)
     for shard, own in zip(shards, numbers, strict=True):
         is_here = own >= 0
@@ -218,7 +218,7 @@ class _Links:
     link_entities: Numbers
     weights: Floats
     own_weights: Floats
-    """The weight of the entities that only this row names, from which the walk returns to it."""
+    """The weight of the entities that only this row names. From these entities, the walk returns to the row."""
     edge_sources: Numbers
     edge_targets: Numbers
     edge_weights: Floats
@@ -235,7 +235,7 @@ class _Region:
         self._followed = np.empty(0, np.uint64)
 
     def reach(self, entities: Hashes) -> None:
-        """Make one hop over these entities and all entities of the rows so far, rare ones first."""
+        """Make one hop over these entities and all entities of the reached rows, rare entities first."""
         rows = [np.flatnonzero(reached) for reached in self.reached]
         mentions = [shard.file.mentions_in(own) for shard, own in zip(self._shards, rows, strict=True)]
         wanted = _merge_hashes([entities, *self._list_mentioned(mentions)])
@@ -251,7 +251,7 @@ class _Region:
             reached[shard.only_live(shard.file.rows_of(places[places >= 0])[1])] = True
 
     def _find_telling(self, entities: Hashes, counts: Numbers, given: Hashes) -> npt.NDArray[np.bool_]:
-        """Tell which entities lead on: not those that too many rows name, or only the row that they were found in."""
+        """Return a flag for each entity: whether it leads to other rows. Entities that too many rows name do not."""
         is_known = (counts > 1) | ((counts == 1) & (_places(given, entities) >= 0))
         return np.asarray(is_known & (counts <= self._limit), np.bool_)
 
@@ -259,7 +259,8 @@ class _Region:
         """Return the distinct entities of mentions, for each shard."""
         found = []
         for shard, (_, entities, _) in zip(self._shards, mentions, strict=True):
-            # In one shard it is known which entities only one row names: they are most, and are left out later.
+            # With one shard, the entities that only one row names are known. They are the majority, and are left
+            # out later.
             is_shared = shard.frequencies[entities] > 1 if len(self._shards) == 1 else slice(None)
             ordered = np.sort(entities[is_shared])
             is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]
@@ -267,9 +268,9 @@ class _Region:
         return found
 
     def links(self, start_entities: Hashes, link_names: Mapping[Seed, Hashes]) -> _Links:
-        """Return all mentions in the reached rows, except those of entities that are too common.
+        """Return all mentions in the reached rows, except mentions of entities that are too common.
 
-        `link_names`: the names that others link to a seed by, which count as its mentions.
+        `link_names`: the names that other documents use for a seed in links; they count as its mentions.
         """
         rows = [np.flatnonzero(reached) for reached in self.reached]
         mentions = [shard.file.mentions_in(own) for shard, own in zip(self._shards, rows, strict=True)]
@@ -287,7 +288,7 @@ class _Region:
         own_rarity = math.log1p(sum(shard.live_rows for shard in self._shards))
         for shard, own, found, all_numbers in zip(self._shards, rows, mentions, numbers, strict=True):
             here = all_numbers[telling]
-            # The place of each entity of the shard; -1 for others, and -2 for those that only one row names.
+            # The place of each entity of the shard; -1 for others, and -2 for entities that only one row names.
             place = np.full(len(shard.file.hashes), -1, np.int64)
             if len(self._shards) == 1:
                 place[found[1][shard.frequencies[found[1]] == 1]] = -2
@@ -323,7 +324,7 @@ class _Region:
     def _link_seeds(
         self, link_names: Mapping[Seed, Hashes], rows: Sequence[Numbers], entities: Hashes, rarity: Floats
     ) -> Iterator[tuple[Numbers, Numbers, Floats]]:
-        """Yield links between the seeds and the names that others link to them by."""
+        """Yield links between the seeds and the names that other documents use for them in links."""
         begins = np.cumsum([0, *map(len, rows)])
         for seed, names in link_names.items():
             places = _places(entities, names)
@@ -335,7 +336,7 @@ class _Region:
     def _find_edges(
         self, shard: GraphShard, place: Numbers, entities: Numbers
     ) -> list[tuple[Numbers, Numbers, Floats]]:
-        """Return the edges of a shard between the entities, which have a place, in both directions."""
+        """Return the edges of a shard between entities that have a place, in both directions."""
         is_followed = np.array([self._follows(kind) for kind in shard.file.kinds], np.bool_)
         if not is_followed.any():
             return []
@@ -401,7 +402,7 @@ def _walk(links: _Links, row_starts: Floats, entity_starts: Floats, decay: float
     to_entity = links.weights / of_row[links.link_rows]
     to_row = links.weights / of_entity[links.link_entities] * (1 - edge_share)[links.link_entities]
     along = links.edge_weights / of_edges[links.edge_sources] * edge_share[links.edge_sources]
-    # In units of which all addends are whole numbers.
+    # Count in units in which all addends are whole numbers.
     at_rows, at_entities = row_starts, entity_starts = row_starts * _UNIT, entity_starts * _UNIT
     at_own = np.zeros(rows)
     for _ in range(_STEPS):

@@ -1,4 +1,4 @@
-"""The part of the graph around a document or an entity, for people to look at.
+"""The part of the graph around a document or an entity, for display.
 
 Invariants
     The work is bounded: the numbers of chunks, entities, edges and documents have limits.
@@ -22,7 +22,7 @@ from pair.text.entity_rules import TITLE_WEIGHT, TOGETHER, canonical_name
 from pair.text.links import list_subjects
 
 MOST_CHUNKS = 500
-"""Chunks that are read around one entity or document, in each shard."""
+"""Maximum number of chunks to read around one entity or document, in each shard."""
 _EDGES_PER_ENTITY = 3
 
 
@@ -30,9 +30,9 @@ _EDGES_PER_ENTITY = 3
 class NamedEntity:
     name: str
     weight: float
-    """How strongly these chunks name it."""
+    """The total weight of its mentions in these chunks."""
     chunks: int
-    """Chunks of the whole KB that name it."""
+    """Number of chunks of the whole KB that name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class GraphView:
     ) -> Neighbourhood:
         """Return the neighbourhood of these rows.
 
-        `first`: the entity that leads; `without`: a document; `subjects`: names by which others link to it.
+        `first`: the entity to list first; `without`: a document to omit; `subjects`: names in links to the document.
         """
         names: dict[int, str] = {}
         weights: defaultdict[int, float] = defaultdict(float)
@@ -130,7 +130,7 @@ class GraphView:
         counts = dict(zip(weights, naming_chunks.tolist(), strict=True))
 
         def strength(entity: int) -> tuple[bool, float, int]:
-            """Return the sort key: a rare entity tells more than one that many chunks name."""
+            """Return the sort key: rare entities come before entities that many chunks name."""
             return entity != first, -weights[entity] / math.log2(2 + counts[entity]), entity
 
         chosen = sorted(weights, key=strength)[:limit]
@@ -166,7 +166,7 @@ class GraphView:
     def _list_documents(
         self, asked: list[int], chosen: list[int], names: dict[int, str], without: tuple[int, int] | None
     ) -> list[NamingDocument]:
-        """Return the documents that name an asked entity, with all of the chosen ones that they name."""
+        """Return the documents that name one of the entities, each with all chosen entities that it names."""
         hashes, naming = np.array(chosen, np.uint64), []
         for position, graph in self._graphs.items():
             by_doc: defaultdict[int, set[int]] = defaultdict(set)

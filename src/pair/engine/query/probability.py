@@ -1,4 +1,4 @@
-"""Estimate how probable it is that a candidate is relevant, so that scores of different queries and modes compare.
+"""Estimates of the probability that a candidate is relevant, which compare between queries and modes.
 
 ln(p / (1 - p)) = base + Σ coefficient · part, each part from 0 to 1:
     coverage   the share of the query's words that the row holds, by their weights in BM25: rare words weigh more, and
@@ -22,13 +22,13 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 LEAST = 0.02
-"""A query by words and meaning has results if the best one is at least this probable."""
+"""Minimum probability of the best result, for a query by words and meaning."""
 LEAST_WITHOUT_WORDS = 0.25
-"""The same for any query of whose words none occurs in the KB: only its vector says what it is about."""
+"""The same minimum, for a query without any word that occurs in the KB: only its vector counts."""
 _USUAL_ROWS = 12
-"""As many of the nearest rows as every search with a vector finds show what is usual for the query."""
+"""Number of nearest rows whose mean is the usual nearness; every vector search finds this many."""
 _UNKNOWN_ROWS = 2
-"""Rows with cosine 0 that are added to them: in a small KB, few rows do not show what is usual."""
+"""Number of rows with cosine 0 to add to the mean, because a small KB has too few rows."""
 
 
 @dataclass(frozen=True, slots=True)

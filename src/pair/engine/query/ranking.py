@@ -1,4 +1,4 @@
-"""Rank candidates: one score of keywords, vectors and the graph.
+"""Ranking of candidates: one score from keywords, vectors and the graph.
 
 hybrid = (1 - w) · K / Kmax + w · V
     K      BM25 of the row; Kmax, the best of the query
@@ -11,9 +11,8 @@ graph = a · hybrid + (1 - a) · G
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +41,11 @@ from pair.values import SearchMode
 _REACHED_ROWS = 50
 """Number of the strongest rows of the walk that become candidates."""
 _MANY_TIES = 200
-"""Of more rows with equal scores, only the first by id of each shard are read."""
+"""Maximum number of rows with equal scores to read. Of more rows, only the first by id of each shard are read."""
 _STOP_WORDS_SHARE = 0.3
 """The weight of stop words as evidence, for a query without other words."""
 MORE_ALIKE = 10
-"""Rows after the last hit that are compared with the hits, to name copies."""
+"""Number of rows after the last hit to compare with the hits, to find copies."""
 _NAMES_NOTHING = "the question names nothing"
 
 
@@ -90,15 +89,15 @@ class Ranking:
     candidates: Candidates
     scores: Floats
     parts: Mapping[str, Floats]
-    """What the scores are made of."""
+    """The components of the scores, by name."""
     reason: str = ""
     """Why `adaptive` used the graph, or did not."""
     names_known: bool = False
     """Whether the question names an entity of the graph."""
     evidence: Mapping[str, Floats] = field(default_factory=dict)
-    """The parts of the probabilities."""
+    """The components of the probabilities, by name."""
     probabilities: Floats = field(default_factory=lambda: np.empty(0))
-    """How probable it is that each candidate is relevant."""
+    """The probability that each candidate is relevant."""
 
 
 def rank(access: ShardAccess, request: SearchRequest, candidates: Candidates, first: Candidates) -> Ranking:
@@ -148,7 +147,7 @@ def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, 
     """Add graph scores. Raises E204 in mode `graph`; `adaptive` returns the hybrid ranking with a reason instead."""
     parameters, named = request.options.graph, find_question_entities(request.text)
     if request.mode == "adaptive" and not named and any("graph" in shard.files for shard in access.shards):
-        return replace(hybrid, reason=_NAMES_NOTHING)  # before graphs are fetched
+        return replace(hybrid, reason=_NAMES_NOTHING)  # Check before graphs are fetched.
     graphs = access.graph_shards()
     if request.mode == "graph":
         missing = [shard.key("rows") for shard in access.shards if "graph" not in shard.files]
@@ -158,7 +157,7 @@ def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, 
     linked = find_linked_entities(shards, named, parameters.most_common)
     reason = ""
     if request.mode == "adaptive":
-        # A full name of several words tells what the question is about, and so does the title of a document.
+        # A name of several words, or the title of a document, shows what the question is about.
         telling = [name for name in sorted(linked) if " " in name or is_subject(shards, name)]
         if not telling:
             return replace(hybrid, reason=_explain_no_graph(shards, named, linked))
@@ -206,7 +205,7 @@ def _join(
     places, is_here = _find_places(keys, _number_rows(reached.shards, reached.rows))
     graph[places] = reached.scores[is_here]
     places, is_here = _find_places(keys, _number_rows(about.shards, about.rows))
-    # The row of a subject that suits the question best gets all of its strength, the others a share.
+    # Of the rows of a subject, the one that suits the question best gets the full score, the others a share.
     best = np.zeros(int(about.subjects.max(initial=0)) + 1)
     np.maximum.at(best, about.subjects[is_here], again.scores[places])
     best = best[about.subjects[is_here]]
@@ -252,7 +251,7 @@ def _number_rows(shards: Rows, rows: Rows) -> Rows:
 
 
 def _find_places(keys: Rows, wanted: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Return the places of those wanted numbers that are among the keys, and which ones they are."""
+    """Return the places of the wanted numbers in the keys, and a flag for each wanted number: whether it is a key."""
     if not len(keys):
         return keys, np.zeros(len(wanted), np.bool_)
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -273,15 +272,23 @@ def _explain_no_graph(shards: Sequence[GraphShard], named: Sequence[str], linked
 # ── the best ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class RankedRow(NamedTuple):
-    """A candidate, with the header of its document."""
+@dataclass(eq=False, slots=True)
+class RankedRow:
+    """A candidate."""
 
     number: int
     shard: int
     row: int
     score: float
     search: SearchFile
-    header: Header
+    _header: Header | None = None
+
+    @property
+    def header(self) -> Header:
+        """The header of its document, read when it is needed."""
+        if self._header is None:
+            self._header = self.search.header(int(self.search.doc_of_row[self.row]))
+        return self._header
 
 
 def best_rows(
@@ -306,11 +313,22 @@ def best_rows(
     for number, position, row, score in places:
         search = access.search(position)
         if search is not None:
-            header = search.header(int(search.doc_of_row[row]))
-            best.append(RankedRow(number, position, row, score, search, header))
-    # Chunks of one document lie in their order.
-    best.sort(key=lambda row: (-row.score, row.header.id, row.row))
+            best.append(RankedRow(number, position, row, score, search))
+    best.sort(key=lambda row: -row.score)
+    for begin, end in _find_ties(best):
+        # Chunks of one document lie in their order.
+        best[begin:end] = sorted(best[begin:end], key=lambda row: (row.header.id, row.row))
     return best
+
+
+def _find_ties(rows: Sequence[RankedRow]) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each run of equal scores."""
+    begin = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or rows[end].score != rows[begin].score:
+            if end - begin > 1:
+                yield begin, end
+            begin = end
 
 
 def count_whole_ties(scores: npt.NDArray[np.floating], most: int) -> int:

@@ -1,4 +1,4 @@
-"""Retrieve candidates for a search: rows found by keyword and by vector, with both scores of each.
+"""Retrieval of candidates for a search: rows found by keyword and by vector, with both scores of each.
 
 Invariants
     Every candidate has both of its scores, whichever list found it: a row of one list does not get 0 for the other.
@@ -24,14 +24,14 @@ Floats = npt.NDArray[np.float64]
 Distances = npt.NDArray[np.float32]
 
 NEAR_ROWS = 200
-"""The nearest rows of a query become candidates, and their distances set the scale of the vector."""
+"""Number of nearest rows that become candidates. Their distances set the scale of vector scores."""
 KEYWORD_ROWS = 100
 _PER_HIT = 2
 _FOLDED = 10
 """Extra rows for a query by vector alone, because some rows merge into one passage."""
 _BLOCK_ROWS = 4096
 _MANY_ROWS = 100
-"""If this many rows are wanted, nearly every shard within the cap holds one of them."""
+"""Number of wanted rows at which nearly every shard within the cap holds one of the nearest."""
 _NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_DISTANCES: Distances = np.empty(0, np.float32)
 
@@ -44,16 +44,16 @@ class SearchRequest:
     mode: SearchMode = "hybrid"
     text: str = ""
     words: KeywordQuery | None = None
-    """The words of the text; None where words do not count."""
+    """The words of the text; None if words do not count."""
     vector: Vectors | None = None
-    """None where the vector does not count."""
+    """The vector; None if it does not count."""
     vector_weight: float = 0.0
     """The weight of the vector in a hybrid score."""
     embedder: str = ""
     """The embedder that made the vector."""
     condition: Filter | None = None
     exact: bool = False
-    """Ask every row of every shard."""
+    """Whether to search every row of every shard."""
     explain: bool = False
     options: SearchOptions = field(default_factory=SearchOptions)
 
@@ -69,11 +69,11 @@ class Candidates:
     held: Floats
     """The highest BM25 that the words of the query in the row allow."""
     distances: Distances
-    """NaN where the query has no vector."""
+    """Distances; NaN if the query has no vector."""
     near_distances: Distances
     """The distances of the nearest rows, at most NEAR_ROWS, ascending."""
     keywords: KeywordSearch | None
-    """None where words do not count."""
+    """The keyword search; None if words do not count."""
     shards_asked: int
     is_complete: bool
     """Whether a wider search cannot find another row."""
@@ -100,15 +100,15 @@ def retrieve(access: ShardAccess, settings: EngineSettings, request: SearchReque
     if request.vector is not None:
         vectors = VectorSearch(access, settings, request, request.vector, near_limit)
     if words is not None and (words.phrases or words.excluded):
-        access.in_pieces = False  # phrases are checked in the texts of any shard
+        access.in_pieces = False  # Phrases are checked in the texts of any shard.
         access.fetch(range(len(access.shards)), keywords=has_words)
     else:
         access.fetch(vectors.surely_asked if vectors is not None else (), keywords=has_words)
-    keywords = KeywordSearch(words, access.keyword_parts()) if words is not None and has_words else None
+    keywords = access.search_keywords(words) if words is not None and has_words else None
     near_shards, near_rows, near = vectors.nearest() if vectors is not None else (_NO_ROWS, _NO_ROWS, _NO_DISTANCES)
     by_keyword = {}
     if keywords is not None:
-        # The shards of the nearest rows first: they are likely to hold the best, which sets the floor for the rest.
+        # Start with the shards of the nearest rows: they are likely to hold the best rows, which set the lower bound.
         order = np.argsort(-np.bincount(near_shards, minlength=len(access.shards)), kind="stable")
         by_keyword = keywords.best_together(order.tolist(), keyword_limit, access.allowed_rows)
     shards, rows = [near_shards], [near_rows]
@@ -136,7 +136,7 @@ def _score_rows(
     rows: Rows,
     distances: Distances,
 ) -> tuple[Rows, Rows, Floats, Floats, Distances]:
-    """Return the distinct rows with their scores, without those that the query refuses.
+    """Return the distinct rows with their scores, without rows that the query refuses.
 
     `distances`: NaN for a row whose distance is not known. Of equal rows, the first counts.
     """
@@ -151,16 +151,16 @@ def _score_rows(
     if vector is not None:
         unknown = by_shard(shards[is_unknown], rows[is_unknown])
     access.fetch_rows({position: unknown.get(position, _NO_ROWS) for position in wanted})
-    for position, own_rows in wanted.items():
+    if keywords is not None:
+        keyword, held = keywords.score_rows(shards, rows)
+    for position in wanted:
         own = shards == position
         search = access.search(position)
         if search is None:
             chosen[own] = False
             continue
-        if keywords is not None:
-            keyword[own], held[own] = keywords.score_rows(position, own_rows)
         if vector is not None and position in unknown:
-            # In blocks: if a text is stored very often, all rows with it are candidates.
+            # Read in blocks: if a text is stored very often, all its rows are candidates.
             blocks = np.array_split(unknown[position], len(unknown[position]) // _BLOCK_ROWS + 1)
             distances[own & is_unknown] = np.concatenate(
                 [compute_distances(search.row_vectors(block), vector) for block in blocks]
@@ -176,7 +176,7 @@ def _score_rows(
 
 @dataclass(eq=False)
 class VectorSearch:
-    """The rows nearest to a vector: asks the nearest shards, and further ones while they may hold nearer rows."""
+    """A search for the nearest rows, in the nearest shards, and in others while these may hold nearer rows."""
 
     access: ShardAccess
     settings: EngineSettings
@@ -200,7 +200,7 @@ class VectorSearch:
 
     @property
     def surely_asked(self) -> list[int]:
-        """The shards that are fetched before any answer is known."""
+        """The shards that are fetched before any result is known."""
         ranked = self._order.fanned_out
         if self.limit >= _MANY_ROWS:
             ranked += self._order.further
@@ -241,12 +241,12 @@ class VectorSearch:
         self._answers.append((np.array([*searches])[numbers], rows, distances))
 
     def _is_worth_asking(self, shard: rules.Ranked) -> bool:
-        """Tell whether a shard may hold nearer rows. With a condition, only one that surely does not is skipped."""
+        """Return whether a shard may hold nearer rows. With a condition, skip only a shard that cannot."""
         is_worth = rules.could_be_nearer if self.request.condition is not None else rules.is_likely_nearer
         return is_worth(shard, self._farthest())
 
     def _ask_beyond_cap(self, ranked: Sequence[rules.Ranked]) -> None:
-        """Ask shards, nearest bound first, until one is not worth asking: then no later one is."""
+        """Search shards, nearest bound first, until one cannot hold nearer rows; then no later one can."""
         size = self.settings.query_shard_fanout
         for begin in range(0, len(ranked), size):
             group = ranked[begin : begin + size]

@@ -1,4 +1,4 @@
-"""Search one KB by vector, by keyword, by both and along the graph: retrieve, rank, make passages.
+"""Search in one KB by vector, by keyword, by both and along the graph: retrieve, rank, make passages.
 
 Invariants
     A query sees one manifest. If garbage collection removes a shard during the query, it starts again with the current
@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -38,28 +39,28 @@ from pair.values import AlsoIn, Hit, Hits, SearchMode
 
 _TRIES_AFTER_COLLECTION = 5
 _MORE_ROWS = 4
-"""Factor for the number of candidates when they make too few passages."""
+"""Factor by which to raise the number of candidates when they make too few passages."""
 _MOST_ROWS = 4000
-"""Rows that are compared one by one for a query, or ten for each hit if that is more."""
+"""Maximum number of rows to compare one by one for a query, or ten for each hit if that is more."""
 MOST_ALSO_IN = 20
-"""Other places that a passage names."""
+"""Maximum number of other places that a passage names."""
 _DIVERSE_CHOICES = 4
-"""Candidates for each hit if `diversity` is asked for."""
+"""Number of candidates for each hit if `diversity` is set."""
 _LONGEST_PASSAGE = 6000
-"""In characters: neighbours are merged up to this length."""
+"""Maximum length of merged neighbours, in characters."""
 _FIRST_WORDS = 4
-"""Words that are compared before whole texts are."""
+"""Number of words to compare before whole texts are compared."""
 _MOST_BLANK = 200
-"""In characters: chunks further apart are not neighbours, and the text between them is not read."""
+"""Maximum distance of neighbours, in characters. The text between chunks further apart is not read."""
 
 ReadText = Callable[[Hit, int, int], str]
-"""Returns the part of a document's text between two places. The hit names the document."""
+"""A function that returns the part of a document's text between two places. The hit names the document."""
 _Answer = Callable[[ShardAccess], Hits]
 
 
 @dataclass
 class Search:
-    """Searches one KB. Used from several threads at once."""
+    """The search in one KB. Thread-safe."""
 
     manifests: ManifestStore
     reader: ShardReader
@@ -101,7 +102,7 @@ class Search:
             try:
                 try:
                     return answer(self._access(routing, request))
-                except RangeError:  # the whole file may be sound; if not, reading it says what is wrong
+                except RangeError:  # The whole file may be intact; if not, reading it gives the error.
                     return answer(self._access(routing, request, in_pieces=False))
             except ShardMissingError:
                 # Garbage collection removed it just now: then a newer manifest exists.
@@ -121,7 +122,7 @@ class Search:
         routing = self._routing
         if routing is None or routing.published.version != published.version:
             routing = self._routing = ShardRouting(published)
-            if not self.manifests.is_past:  # a past version must not drop the shards of the current one
+            if not self.manifests.is_past:  # A past version must not drop the shards of the current one.
                 self.reader.cache.keep_only(published.manifest.folders)
         return routing
 
@@ -146,10 +147,9 @@ def _find_passages(access: ShardAccess, settings: EngineSettings, request: Searc
     asked = candidates.shards_asked if request.mode == "vector" else len(access.shards)
     weights = dict(candidates.keywords.weights) if candidates.keywords is not None else {}
     hits = passages.count_copies(hits)
-    if request.options.highlights:  # at the end, because many more rows are read than returned
+    if request.options.highlights:  # Highlight at the end, because many more rows are read than returned.
         hits = _highlight(hits, request, candidates.keywords)
-    made = _make_hits(access, hits, asked, ranking.mode)
-    made = replace(made, reason=ranking.reason, term_weights=weights)
+    made = _make_hits(access, hits, asked, ranking.mode, ranking.reason, weights)
     if not hits or _is_relevant(access, request, ranking):
         return made
     best = f"the most relevant passage scores {hits[0].score:.3f}"
@@ -170,7 +170,7 @@ def _highlight(hits: Sequence[Hit], request: SearchRequest, keywords: KeywordSea
 
 
 def _is_relevant(access: ShardAccess, request: SearchRequest, ranking: Ranking) -> bool:
-    """Tell whether any candidate is probable enough to be a result, or the caller says what is enough."""
+    """Return whether any candidate is probable enough to be a result, or the caller sets the limit."""
     options, best = request.options, float(ranking.probabilities.max(initial=0.0))
     is_narrowed = request.condition is not None or options.max_distance is not None
     if options.allow_weak or is_narrowed or ranking.names_known or best >= LEAST_WITHOUT_WORDS:
@@ -178,14 +178,21 @@ def _is_relevant(access: ShardAccess, request: SearchRequest, ranking: Ranking) 
     words, keywords = request.words or parse_query(request.text), ranking.candidates.keywords
     if words.is_empty:
         return bool(words.excluded)
-    if keywords is None:  # mode `vector`: words do not rank, but show whether the KB is about this at all
+    if keywords is None:  # In mode `vector`, words do not rank, but show whether the KB covers the topic.
         access.fetch((), keywords=True)
-        keywords = KeywordSearch(words, access.keyword_parts())
+        keywords = access.search_keywords(words)
     # Vectors that were given with documents say little about a text: known words are enough for mode `vector`.
     return keywords.may_hold_any and (best >= LEAST or request.mode == "vector")
 
 
-def _make_hits(access: ShardAccess, hits: tuple[Hit, ...], asked: int, mode: SearchMode) -> Hits:
+def _make_hits(
+    access: ShardAccess,
+    hits: tuple[Hit, ...],
+    asked: int,
+    mode: SearchMode,
+    reason: str = "",
+    weights: Mapping[str, float] = MappingProxyType({}),
+) -> Hits:
     """Return the hits with the state of the search. Raises E207 if faults leave no shard that can answer."""
     access.refuse_without(access.can_answer(needs_keywords=mode == "keyword"))
     manifest = access.routing.published.manifest
@@ -198,6 +205,8 @@ def _make_hits(access: ShardAccess, hits: tuple[Hit, ...], asked: int, mode: Sea
         mode_used=mode,
         commit_id=manifest.commit_id,
         embedder=manifest.embedder,
+        reason=reason,
+        term_weights=weights,
     )
 
 
@@ -233,14 +242,14 @@ def rerank(hits: Hits, query: str, limit: int, reranker: Reranker) -> Hits:
 
 @dataclass(eq=False)
 class PassageBuilder:
-    """Makes the passages of one query, and counts texts that are stored very often."""
+    """A builder of the passages of one query, which also counts texts that are stored very often."""
 
     access: ShardAccess
     request: SearchRequest
     most_rows: int
     """Rows that are compared one by one."""
     crowding: dict[str, list[RankedRow]] = field(default_factory=dict)
-    """Rows with the same text that crowd out others, by text."""
+    """Rows with a text that is stored too often, by text."""
     _copies: Counter[str] = field(default_factory=Counter)
     """Number of rows with this text that were set aside."""
     _kept: dict[str, int] = field(default_factory=dict)
@@ -254,7 +263,7 @@ class PassageBuilder:
         made: dict[int, Hit] = {}
         while True:
             taken = wanted if not request.options.diversity else wanted * _DIVERSE_CHOICES
-            if not best or len(best) < min(taken, len(candidates)):  # ties may have added enough before
+            if not best or len(best) < min(taken, len(candidates)):  # Ties may have added enough before.
                 more = max(taken, count_whole_ties(ranking.scores, taken + MORE_ALIKE))
                 best = best_rows(self.access, candidates.shards, candidates.rows, ranking.scores, more)
             rows = best[:taken]
@@ -305,7 +314,7 @@ class PassageBuilder:
         return explanation
 
     def _note_crowding(self, rows: Sequence[RankedRow], made: Mapping[int, Hit]) -> None:
-        """Find texts with more new rows, since copies were last set aside, than a passage names."""
+        """Find texts that gained more rows than a passage names since copies were last set aside."""
         by_text: dict[str, list[RankedRow]] = {}
         for row in rows:
             by_text.setdefault(made[row.number].text, []).append(row)
@@ -314,7 +323,7 @@ class PassageBuilder:
         }
 
     def set_copies_aside(self) -> None:
-        """Exclude further rows with the texts that crowd out others."""
+        """Exclude further rows with texts that are stored too often."""
         for text, rows in self.crowding.items():
             kept = by_shard(np.array([row.shard for row in rows]), np.array([row.row for row in rows]))
             self._copies[text] += self.access.set_aside(text, kept)
@@ -330,7 +339,7 @@ class PassageBuilder:
 
 
 def _name_copies(hits: Sequence[Hit], rows: Sequence[RankedRow], best: Sequence[RankedRow]) -> tuple[Hit, ...]:
-    """Return the hits with the places of those next best rows that have the same text."""
+    """Return the hits, each with the places of the next best rows that have the same text."""
     shown = {row.number for row in rows}
     others = [row for row in best if row.number not in shown][:MORE_ALIKE]
     beginnings = {_begin_text(hit.text) for hit in hits}
@@ -349,7 +358,7 @@ def _begin_text(text: str) -> tuple[str, ...]:
 def merge_neighbours(
     hits: Sequence[Hit], text_of: ReadText, *, most_gap: int = 0, most_characters: int = sys.maxsize
 ) -> tuple[Hit, ...]:
-    """Merge hits of one document that touch or overlap, with the rank and score of the best of them.
+    """Merge hits of one document that touch or overlap, with the rank and score of the best hit.
 
     Merged hits are at most `most_gap` characters apart, or separated by whitespace. The merged passage has at most
     `most_characters`.
@@ -363,6 +372,8 @@ def merge_neighbours(
             return True
         return hit.start - end <= _MOST_BLANK and not text_of(last, end, hit.start).strip()
 
+    if len({hit.document_id for hit in hits}) == len(hits):
+        return tuple(hits)
     groups: list[list[int]] = []
     start = end = 0
     for number, hit in sorted(enumerate(hits), key=lambda entry: (entry[1].document_id, entry[1].start, entry[1].end)):
@@ -424,7 +435,8 @@ def _place(hit: Hit | AlsoIn) -> tuple[str, int, int]:
 
 
 def diversify(scores: Sequence[float], vectors: npt.NDArray[np.float32], limit: int, weight: float) -> list[int]:
-    """Order candidates by maximal marginal relevance: `weight` for the score, the rest for unlikeness to the others.
+    """Order candidates by maximal marginal relevance: `weight` for the score, the rest for the difference from the
+    others.
 
     A weight of 1 keeps the order of the scores. Scores lie between 0 and 1, as the cosine does. Ties keep their order.
     """

@@ -21,10 +21,12 @@ from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.manifest import FileRole, Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
 from pair.engine.format.vectors import Selection, Vectors
-from pair.engine.query.bm25 import KeywordPart
+from pair.engine.query.bm25 import KeywordSearch
 from pair.engine.query.graph import GraphShard
+from pair.engine.query.postings import KeywordCorpus, KeywordPart
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import OpenShard, ShardCache, ShardMissingError
+from pair.text.tokenizer import KeywordQuery
 
 Rows = npt.NDArray[np.int64]
 _Answer = TypeVar("_Answer")
@@ -43,6 +45,7 @@ class ShardRouting:
     published: StoredManifest
     _live: dict[int, Selection] = field(default_factory=dict)
     _graphs: dict[int, GraphShard] = field(default_factory=dict)
+    _corpus: KeywordCorpus | None = None
 
     @property
     def shards(self) -> tuple[ShardRef, ...]:
@@ -83,6 +86,13 @@ class ShardRouting:
             live = self._live[position] = ~tombstones[search.doc_of_row]
         return live
 
+    def keyword_corpus(self, parts: Sequence[KeywordPart]) -> KeywordCorpus:
+        """Return the corpus of these parts with its cached lists, as long as the files are the same."""
+        corpus = self._corpus
+        if corpus is None or not corpus.is_of(parts):
+            corpus = self._corpus = KeywordCorpus(parts)
+        return corpus
+
     def graph_shard(self, position: int, file: GraphIndex, live: Selection | None) -> GraphShard:
         """Return the graph of a shard with its cached counts, as long as the shard's file is the same."""
         graph = self._graphs.get(position)
@@ -93,7 +103,7 @@ class ShardRouting:
 
 @dataclass(eq=False)
 class ShardReader:
-    """Opens shards for queries, several at once where they have to be fetched."""
+    """An opener of shards for queries, which fetches several at once."""
 
     cache: ShardCache
     parallelism: int
@@ -104,7 +114,7 @@ class ShardReader:
             self._pool.shutdown(cancel_futures=True)
 
     def fetch_together(self, fetches: Sequence[Callable[[], object]]) -> None:
-        """Run fetches in parallel. Failures are ignored: the query that reads the file meets and reports them."""
+        """Run fetches in parallel. Failures are ignored: the query that reads the file reports them."""
         if len(fetches) > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.parallelism, thread_name_prefix="pair-shard")
@@ -121,11 +131,11 @@ class ShardAccess:
     condition: Filter | None
     now: float
     in_pieces: bool = True
-    """Read some rows of a shard without fetching all of it."""
+    """Whether to read some rows of a shard without fetching all of it."""
     skips_missing: bool = False
-    """Leave out shards that garbage collection removed."""
+    """Whether to skip shards that garbage collection removed."""
     faults: dict[str, str] = field(default_factory=dict)
-    """Why files could not be read, by key."""
+    """The reasons why files could not be read, by key."""
     _opened: dict[int, OpenShard] = field(default_factory=dict)
     _searches: dict[int, SearchFile | None] = field(default_factory=dict)
     _selections: dict[int, Selection | None] = field(default_factory=dict)
@@ -135,7 +145,7 @@ class ShardAccess:
         return self.routing.published.manifest.shards
 
     def can_answer(self, *, needs_keywords: bool) -> bool:
-        """Tell whether every file that an answer needs could be read of some shard.
+        """Tell whether all files that an answer needs could be read from at least one shard.
 
         Keywords are not needed if vectors find rows as well. A query that needs a graph checks for it.
         """
@@ -227,7 +237,7 @@ class ShardAccess:
         return rows[order[:count]]
 
     def set_aside(self, text: str, kept: Mapping[int, Rows]) -> int:
-        """Exclude the rows with this text, except those to keep, in the shards read so far. Return their number."""
+        """Exclude rows with this text from the shards read so far, except rows to keep. Return the excluded number."""
         content, count = text.encode(errors="surrogatepass"), 0
         for position, search in list(self._searches.items()):
             if search is None:
@@ -241,8 +251,8 @@ class ShardAccess:
             count += before - int(np.count_nonzero(chosen))
         return count
 
-    def keyword_parts(self) -> list[KeywordPart]:
-        """Return the keyword indexes of all shards: a score depends on all of them."""
+    def search_keywords(self, query: KeywordQuery) -> KeywordSearch:
+        """Return the keyword search for a query in all shards: a score depends on all shards."""
         parts = []
         for position, shard in enumerate(self.shards):
             index = self._read_or_note(self._open(position).keywords)
@@ -250,7 +260,7 @@ class ShardAccess:
                 index = None
             row_fields = functools.partial(self._row_fields, position)
             parts.append(KeywordPart(index, self._live_rows(position), row_fields))
-        return parts
+        return KeywordSearch(query, parts, self.routing.keyword_corpus(parts))
 
     def _row_fields(self, position: int, row: int) -> Sequence[str]:
         search = self.search(position)
@@ -299,7 +309,7 @@ class PrefetchReport:
 
 @dataclass(eq=False)
 class Prefetcher:
-    """Fetches files that queries are likely to need, one at a time. Evicts nothing. Used from one thread.
+    """A background fetcher of files that queries are likely to need. It evicts nothing. For one thread.
 
     These are the keywords of all shards, which every query by words needs; the shards with the most row reads; and
     shards that replace cached ones, for example after a compaction.

@@ -1,1 +1,1 @@
-"""The manifest and the shards of a KB: in the blob store, and the local copies of them."""
+"""The manifest and the shards of a KB in the blob store, and the local cache."""

@@ -13,7 +13,7 @@ Invariants
     record of every file that it sees.
     A record is claimed or condemned by compare-and-swap, and never used after it is condemned. Garbage collection
     condemns records, then swaps the manifest, then deletes. So if a writer reads a manifest, finds its record intact
-    and swaps that manifest, its shards exist, with any clocks.
+    and swaps that manifest, its shards exist, whatever the clocks show.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 _SETTLING_TRIES = 5
 _MOST_DIGITS = 20
 _BATCH_COPIES = 64
-"""Number of copies to read ahead. Fewer copies are not worth a thread."""
+"""Number of copies to read ahead, and the minimum number that is worth a thread."""
 _READ_THREADS = 16
 
 
@@ -106,7 +106,9 @@ class ManifestStore:
         keeps_versions: bool = False,
         at: str | None = None,
     ) -> None:
-        """`keeps_versions`: store a copy of every manifest. `at`: the only version to read."""
+        """Prepare access to the manifests. `keeps_versions`: store a copy of every manifest. `at`: the only version to
+        read.
+        """
         self._store = store
         self._kb_id = kb_id
         self._key = manifest_key(kb_id)
@@ -127,7 +129,7 @@ class ManifestStore:
     def at(self, wanted: str) -> "ManifestStore":
         """Return a store that reads one version of the same KB."""
         past = ManifestStore(self._store, self._kb_id, before_first_write=self._before_first_write, at=wanted)
-        past.history = self.history  # share the labels that were read
+        past.history = self.history  # Share the labels that were read.
         return past
 
     # Reading
@@ -158,7 +160,7 @@ class ManifestStore:
         for key in (self._copy_key(last.manifest), self._key):
             if isinstance(self._store.get_if_changed(key, last.version), BlobUnchanged):
                 return last
-        copy = self._read_copy(last.manifest)  # a repair may have written it again
+        copy = self._read_copy(last.manifest)  # A repair may have written it again.
         if copy is None:
             raise errors.no_such_version(self._kb_id, wanted, ())
         return self._remember(copy)
@@ -210,9 +212,13 @@ class ManifestStore:
             self._store.put(first_write_key(self._kb_id), b"")
         return published
 
+    def current_for_write(self) -> StoredManifest | None:
+        """Return the manifest to change; None before the first write. Raises E237."""
+        return self.current() or self._refuse_lost()
+
     def require_for_write(self) -> StoredManifest:
         """Return the manifest to change, of an existing KB. Raises E201, E237."""
-        published = self.current() or self._refuse_lost()
+        published = self.current_for_write()
         if published is None:
             raise errors.kb_uninitialised(self._kb_id)
         return published
@@ -368,7 +374,7 @@ class History:
         for (number, commit), key in keys.items():
             by_number.setdefault(number, {})[commit] = key
         for number in sorted((number for number in by_number if number <= current.number), reverse=True):
-            if number not in commits:  # a manifest names only the last commits before it
+            if number not in commits:  # A manifest names only the last commits before it.
                 commits = self._read_oldest_commits(line, unreadable)
             by_commit = by_number[number]
             # Beyond a gap, a single copy is the right one: the collection that made the gap removed the strays too.
@@ -477,7 +483,8 @@ class PendingShards:
         return key
 
     def find(self, part_key: str) -> tuple[str, tuple[ShardRef, ...]] | None:
-        """Claim the shards that an earlier run or a dead worker built of this part. Return the record's key and shards.
+        """Claim the shards that an earlier run or a dead worker built from this part. Return the record's key and
+        shards.
 
         Incomplete shards do not count, and stay: another worker may be uploading them.
         """
@@ -514,7 +521,7 @@ class PendingShards:
             record, is_condemned = _decode_record(blob.data), blob.data == _CONDEMNED
             is_old = info.modified_at + datetime.timedelta(seconds=keep_seconds) <= now
             if is_old and not is_condemned:
-                with contextlib.suppress(VersionMismatchError):  # it was just claimed
+                with contextlib.suppress(VersionMismatchError):  # The record was just claimed.
                     self._store.put_if(info.key, _CONDEMNED, blob.version)
                     is_condemned = True
             if is_condemned:
@@ -527,7 +534,7 @@ class PendingShards:
 class _RecordJson(msgspec.Struct):
     schema_version: Literal[1]
     claim: str
-    """Unique, so that each version of a record is one claim."""
+    """A unique value, so that each version of a record is one claim."""
     dimension: int
     shards: tuple[ShardJson, ...]
 

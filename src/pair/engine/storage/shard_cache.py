@@ -1,4 +1,4 @@
-"""The local cache of shard files: each fetched once and verified; the least recently used are evicted, if unused.
+"""The local cache of shard files. Each file is fetched once and verified. The least recently used shards are evicted.
 
 Layout: `<cache>/pair-shards/<content hash>/<file>`, a stamp for each verified file, and `use`, which readers lock.
 A marker file shows that pair created the folder `pair-shards`.
@@ -7,12 +7,11 @@ Invariants
     A file appears under its name only after its SHA-256 was verified.
     A file that was touched later is verified again, and fetched again if it changed.
     If the folder is deleted or its disk is full, queries get slower, not wrong: missing files are fetched again, and
-    unused ones are evicted. Several processes may share one folder, also in different containers.
+    unused files are evicted. Several processes may share one folder, even in different containers.
 """
 
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import logging
@@ -30,7 +29,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from pair import errors, files
+from pair import errors, files, system
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
@@ -56,12 +55,12 @@ logger = logging.getLogger(__name__)
 
 _FETCH_TRIES = 2
 _OPEN_TRIES = 5
-"""Tries for a file that is deleted after it was fetched."""
+"""Number of attempts for a file that is deleted after it was fetched."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_SECONDS = 0.025
 _RETRY_TIMES = 6
 _LEAST_ROOM_BYTES = 1_000_000
-"""Least bytes to free on a full disk, so that it is not full again at once."""
+"""Minimum number of bytes to free on a full disk, so that it is not full again at once."""
 _OWN_FOLDER = "pair-shards"
 _MARK = ".made-by-pair"
 _ENTRY = re.compile(r"[0-9a-f]{64}")
@@ -73,7 +72,7 @@ _PART = ".part"
 _TOUCH_SECONDS = 30.0
 _DISK_BLOCK_BYTES = 512
 _WORTH_CUTTING_BYTES = 262_144
-"""A smaller search file is fetched whole."""
+"""Minimum size of a search file that is fetched by ranges."""
 
 _Done = TypeVar("_Done")
 
@@ -101,7 +100,7 @@ class ShardCache:
         ttl_seconds: float = 0.0,
         reads_pieces: bool = False,
     ) -> None:
-        """`reads_pieces`: fetch single rows of a shard by ranges, for remote stores."""
+        """Create the cache. `reads_pieces`: fetch single rows of a shard by ranges, for remote stores."""
         self.reads_pieces = reads_pieces
         self._store = store
         self._folder = folder
@@ -156,7 +155,7 @@ class ShardCache:
 
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:
-            with contextlib.suppress(OSError):  # a leftover takes room, but is no reason to fail
+            with contextlib.suppress(OSError):  # A leftover takes space, but is no reason to fail.
                 self._remove(_entry_name(key))
 
     def close(self) -> None:
@@ -197,7 +196,7 @@ class ShardCache:
         return self._retry(lambda: ShardUse(functools.partial(self.make_place, ref)), 0)
 
     def _retry(self, act: Callable[[], _Done], wanted_bytes: int) -> _Done:
-        """Act, and retry if that may help. Raises E010, E207 and what the act raises."""
+        """Run an action, and retry it if that may help. Raises E010, E207 and the errors of the action."""
         tries = 0
         while True:
             tries += 1
@@ -259,7 +258,7 @@ class ShardCache:
     # Eviction
 
     def sweep(self) -> SweepReport:
-        """Evict expired shards, then those beyond the size limit. A shard in use stays. Raises E205, E010."""
+        """Evict expired shards, then shards beyond the size limit. A shard in use stays. Raises E205, E010."""
         with files.storage_errors():
             report = self._evict(max_bytes=self._max_bytes)
         if self._max_bytes and report.kept_bytes > self._max_bytes:
@@ -292,7 +291,7 @@ class ShardCache:
             if report.kept_bytes + wanted_bytes <= self._max_bytes:
                 return
             if attempt < _RETRY_TIMES and wanted_bytes <= self._max_bytes:
-                threading.Event().wait(_RETRY_SECONDS)  # a reader may be about to finish
+                threading.Event().wait(_RETRY_SECONDS)  # A reader may be about to finish.
         raise errors.cache_budget_exceeded(str(self._folder), self._max_bytes, report.kept_bytes + wanted_bytes)
 
     def _evict(self, *, max_bytes: int, wanted_bytes: int = 0) -> SweepReport:
@@ -311,7 +310,7 @@ class ShardCache:
                     (gone if self._remove(entry.name) else in_use).append(entry)
             tried = {*old, *crowded}
             left = [entry for entry in left if entry not in tried]
-            is_done = tried.isdisjoint(in_use)  # else choose others instead
+            is_done = tried.isdisjoint(in_use)  # If a shard is in use, choose others.
         freed = sum(entry.size_bytes for entry in (*gone_old, *gone_crowded))
         self.evictions += len(gone_old) + len(gone_crowded)
         kept = sum(entry.size_bytes for entry in entries) - freed
@@ -324,7 +323,7 @@ class ShardCache:
             names = files.list_folder(self._own)
             for name in names if _MARK in names else ():
                 if _is_ours(name):
-                    with contextlib.suppress(OSError):  # just removed, or not a folder
+                    with contextlib.suppress(OSError):  # It was just removed, or is not a folder.
                         entries.append(_measure(self._own / name, now))
         return entries
 
@@ -332,7 +331,7 @@ class ShardCache:
         """Remove an entry. Return False if it is in use, by this or another process."""
         with self._lock:
             for key in [key for key in self._open if _entry_name(key) == name]:
-                del self._open[key]  # ends its use, unless a query has a reference
+                del self._open[key]  # This ends its use, unless a query has a reference.
         folder = self._own / name
         with _try_lock(folder) as is_unused:
             if is_unused:
@@ -358,7 +357,7 @@ def _measure(folder: Path, now: float) -> rules.CachedShard:
     with files.open_folder(folder) as descriptor, os.scandir(descriptor) as members:
         for member in members:
             seen = member.stat(follow_symlinks=False)
-            size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # some files are sparse
+            size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # Some files are sparse.
             used_at = max(used_at, seen.st_mtime)
     return rules.CachedShard(folder.name, size, max(0.0, now - used_at))
 
@@ -395,8 +394,8 @@ class ShardUse:
                 self._path = make_folder() / _USE
                 self._descriptor = files.open_file(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
-                continue  # just evicted
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+                continue  # It was just evicted.
+            system.locks.share(self._descriptor)
             if self.is_current():
                 return
             os.close(self._descriptor)
@@ -421,7 +420,7 @@ class ShardUse:
 
 @contextlib.contextmanager
 def _try_lock(folder: Path) -> Iterator[bool]:
-    """Lock the folder of a shard while the block runs. Give False if this or another process uses it."""
+    """Lock the folder of a shard while the block runs. Yield False if this or another process uses it."""
     try:
         descriptor = files.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
@@ -429,7 +428,7 @@ def _try_lock(folder: Path) -> Iterator[bool]:
         return
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.locks.try_lock(descriptor)
         except BlockingIOError:
             yield False
             return
@@ -453,7 +452,7 @@ class OpenShard:
         self._partial: SearchFile | None = None
         """The search file, while it is fetched by ranges."""
         self.use: ShardUse | None = None
-        """None before the first file is opened."""
+        """The lock; None before the first file is opened."""
         self._touched_at = 0.0
         self.row_reads = 0
         """Number of reads of rows by ranges."""
@@ -518,7 +517,7 @@ class OpenShard:
     def _open(self, role: FileRole) -> object:
         for _ in range(_OPEN_TRIES):
             path = self._fetch(role)
-            with contextlib.suppress(FileNotFoundError):  # just deleted
+            with contextlib.suppress(FileNotFoundError):  # It was just deleted.
                 return OPENERS[role](self._ref, path)
         raise errors.storage_failed(str(path), "another process keeps deleting it")
 
@@ -582,8 +581,11 @@ class OpenShard:
             return None
         with self._lock:
             if self._ranges is None and not self.is_loaded("search") and not cache.has(ref, "search"):
-                with files.storage_errors(), contextlib.suppress(ValueError):  # a wrong outline: fetch the whole file
-                    cache.make_place(ref)  # the cache may have been emptied
+                with (
+                    files.storage_errors(),
+                    contextlib.suppress(ValueError),
+                ):  # The outline is wrong: fetch the whole file.
+                    cache.make_place(ref)  # The cache may have been emptied.
                     fetch = functools.partial(cache.fetch_range, ref, "search")
                     self._ranges = RangeFile(cache.part(ref, "search"), size_bytes, outline, fetch)
             return self._ranges

@@ -42,7 +42,7 @@ from pair.values import Document
 
 _LEAST_PART_BYTES = 1 << 20
 _LAST_PARTS = 2
-"""Parts for each worker at the end of a long load, so that all workers finish at about the same time."""
+"""Number of parts for each worker at the end of a long load, so that all workers finish at about the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Built:
 
 
 class Runner(Protocol):
-    """Runs the workers that build the shards of a bulk load. You may implement it."""
+    """A runner of the workers that build the shards of a bulk load. You may implement it."""
 
     @property
     def workers(self) -> int:
@@ -170,7 +170,7 @@ def split_parts(documents: Iterable[Document], workers: int, part_bytes: int) ->
             total -= size
             is_long = True
             yield part
-    count = workers * _LAST_PARTS if is_long else workers
+    count = workers * _LAST_PARTS if is_long and workers > 1 else workers
     target = max(-(-total // count), _LEAST_PART_BYTES)
     while waiting:
         yield _take_part(waiting, min(target, part_bytes))[0]
@@ -225,11 +225,11 @@ class Build:
     _read = _done = _unchanged = 0
 
     def run(self, documents: Iterable[Document], load: BulkLoad, runner: Runner) -> WriteReport:
-        """Store the documents. Raises E213, E303, E304 for invalid ones, E216, E217, E236, and what a write raises."""
+        """Store the documents. Raises E213, E303, E304 for invalid ones, E216, E217, E236, and errors of a write."""
         before = self.context.manifests.read_for_write()
         self.writer = self.writer.since(before.manifest.number if before is not None else 0)
         if before is None:
-            runner.expect_work()  # in an existing KB, all documents may be stored already
+            runner.expect_work()  # In an existing KB, all documents may be stored already.
         for part in runner.built(self._plan_parts(documents, load, runner.workers)):
             self._take(part)
             self._report_progress(runner.workers)
@@ -273,7 +273,7 @@ class Build:
             self._report_progress(workers)
 
     def _select(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
-        """Return the documents to store: changed ones, and ones with an id that this load stores already."""
+        """Return the documents to store: changed documents, and documents with an id that this load already stores."""
         before = self.context.manifests.current()
         manifest = before.manifest if before else self.writer.empty_manifest()
         refuse_rolled_back(manifest, self.writer.began)
@@ -333,7 +333,7 @@ class FreshShards:
         return [shard for shard in self.shards if shard.folder not in named]
 
     def remove_from(self, shards: Sequence[ShardRef], cache: ShardCache) -> tuple[list[ShardRef], int]:
-        """Return existing shards without the documents that the new shards replace, and the number of these."""
+        """Return existing shards without the documents that the new shards replace; count these documents."""
         kept: list[ShardRef] = []
         replaced = 0
         own = {shard.folder for shard in self.shards}

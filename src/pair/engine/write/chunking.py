@@ -1,4 +1,4 @@
-"""Cut texts into chunks: whole sections where they fit, else blocks, paragraphs, lines, sentences, words, characters.
+"""Chunks of texts: whole sections if they fit, else blocks, paragraphs, lines, sentences, words, characters.
 
 Invariants
     A chunk is `text[start:end]`, has no whitespace at its ends, and fits the size.
@@ -22,19 +22,19 @@ from pair.values import Chunk
 
 _TINY_BYTES = 200
 _TINY_PART = 4
-"""A piece is too short to be found alone below this many bytes, or below this part of a small chunk size."""
+"""Minimum size of a piece on its own, in bytes, or as a share of a small chunk size."""
 _LONGEST_CONTEXT = 240
-"""Most characters of a context, so that it does not outweigh the chunk. The nearest headings stay."""
+"""Maximum length of a context, so that it does not outweigh the chunk. The nearest headings are kept."""
 _STEP = " > "
 
 Range = tuple[int, int]
 """Start and end, in characters of the text."""
 
 _LEAST_SIZE_BYTES = 4
-"""The largest character of UTF-8."""
+"""Maximum size of a character in UTF-8."""
 
 _LINE_END = r"[\r\n]"
-# A period inside 3.14 or example.com ends no sentence; 。 needs no space after it.
+# A period inside 3.14 or example.com does not end a sentence; 。 needs no space after it.
 _SENTENCE_END = (
     r"[.!?\u2026][\"')\]\u2019\u201d\u00bb]*(?=\s)|[\u3002\uff01\uff1f\uff61][\"')\]\u2019\u201d\u300d\u300f\uff09]*"
 )
@@ -47,7 +47,7 @@ _LINES = 1
 _VISIBLE = re.compile(r"\S")
 
 _LONGEST_CLUSTER = 32
-"""Most characters of one visible letter. Unicode's stream-safe format allows 30 marks on a character."""
+"""Maximum number of characters of one visible letter. Unicode's stream-safe format allows 30 marks on a character."""
 _VIRAMA = 9
 """Combining class of the marks that bind two consonants of an Indic script."""
 
@@ -122,7 +122,7 @@ class _Piece(NamedTuple):
 
 
 class _Packer:
-    """Packs the sections of one text into pieces.
+    """A packer of the sections of one text into pieces.
 
     A tiny piece waits for the next section, if both have the same headings above them. Else it joins the previous
     piece, if there is room. Else it stays alone.
@@ -272,7 +272,9 @@ def _is_fitting(text: str, start: int, end: int, size_bytes: int) -> bool:
 
 
 class _Splitter:
-    """Cuts a text into ranges of at most `size_bytes` of UTF-8. `whole`: ascending ranges that fit and stay whole."""
+    """A splitter of a text into ranges of at most `size_bytes` of UTF-8. `whole`: ascending ranges that fit and stay
+    whole.
+    """
 
     def __init__(self, text: str, size_bytes: int, whole: Sequence[Range] = ()) -> None:
         if size_bytes < _LEAST_SIZE_BYTES:
@@ -312,7 +314,7 @@ class _Splitter:
     def _cut_between(self, low: int, floor: int, limit: int, end: int) -> int:
         """Return a cut after `floor`. A part ends at `low`, and no whole range lies between `low` and the limit."""
         text = self._text
-        seen = _next_visible(text, limit)  # whitespace at the limit needs no room, and may end a part
+        seen = _next_visible(text, limit)  # Whitespace at the limit needs no room, and may end a part.
         begin = _next_visible(text, low) if low > floor else floor
         has_lines = text.find("\n", low, seen) >= 0 or text.find("\r", low, seen) >= 0
         for level, (last_end, first_end) in enumerate(zip(_LAST_END, _FIRST_END, strict=True)):

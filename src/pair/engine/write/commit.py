@@ -1,4 +1,4 @@
-"""Commit a change of a KB: take the lease, read, change, swap; retry after a conflict with another writer.
+"""Commits of changes to a KB: take the lease, read, change, swap; retry after a conflict with another writer.
 
 The steps, as `on_step` reports them before they begin: lease, read, (steps of the change), swap, swapped (the lease is
 released), released.
@@ -43,7 +43,7 @@ class EngineContext:
     clock: Clock
     new_id: Callable[[], str]
     pause: Callable[[int], None]
-    """Waits before the n-th retry."""
+    """A function that waits before the n-th retry."""
     on_step: Callable[[str], None]
     _queue: LeaseQueue = field(init=False)
 
@@ -83,7 +83,7 @@ class Committed(Generic[Result]):
 
 
 ChangeMaker = Callable[[Manifest], Change[Result]]
-"""Makes the next manifest from the current one. Every attempt calls it again, under the lease."""
+"""A function that makes the next manifest from the current one. Every attempt calls it again, under the lease."""
 
 
 def commit(

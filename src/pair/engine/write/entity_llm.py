@@ -1,7 +1,7 @@
 """Entity graphs made by a language model, in parallel batches. A failing model does not stop an ingest.
 
 Invariants
-    A chunk without a result after all attempts is skipped and counted, and so are all chunks after the model died.
+    A chunk without a result after all attempts is skipped and counted. So are all chunks after a failed connection.
     A document with a chunk that did not reach the model is marked incomplete. An unusable reply is final.
 """
 
@@ -39,7 +39,7 @@ class ExtractionCounts:
 
 
 class ModelGrapher:
-    """Makes entity graphs with a language model. Threads may share it."""
+    """A grapher that uses a language model. Thread-safe."""
 
     def __init__(self, extractor: EntityExtractor, *, batch_chunks: int = 500, workers: int = 4) -> None:
         self._extractor = extractor
@@ -54,7 +54,7 @@ class ModelGrapher:
 
     @property
     def counts(self) -> ExtractionCounts:
-        """Counts since this object was created."""
+        """Number of calls and faults since this object was created."""
         with self._lock:
             return self._counts
 
@@ -87,7 +87,7 @@ class ModelGrapher:
             except errors.ModelError as fault:
                 last = fault
         if last.code == errors.MODEL_UNREACHABLE:
-            is_dead.set()  # a wait for each further chunk would stall the ingest
+            is_dead.set()  # A wait for each further chunk would stall the ingest.
             return _Skipped.UNREACHABLE
         return _Skipped.UNUSABLE
 

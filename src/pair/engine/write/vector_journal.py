@@ -26,7 +26,7 @@ RecordNumbers = npt.NDArray[np.int64]
 _KEY_BYTES = 16
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.vectors")
 _MOST_RECENT = 1 << 16
-"""Most new keys in a dictionary, before they are merged into the sorted keys."""
+"""Maximum number of new keys in a dictionary before they are merged into the sorted keys."""
 
 
 def hash_text(text: str) -> bytes:
@@ -109,7 +109,7 @@ def open_journal(
     with files.storage_errors(), files.exclusive_lock(folder / "lock", on_wait=on_busy):
         yield VectorJournal(journal_path(folder, embedder, dimension), dimension)
         for name in filter(_FILE_NAME.fullmatch, files.list_folder(folder)):
-            files.unlink(folder / name, missing_ok=True)  # also those of abandoned runs with other embedders
+            files.unlink(folder / name, missing_ok=True)  # Also delete journals of abandoned runs with other embedders.
 
 
 def _compute_checks(records: npt.NDArray[Any]) -> list[int]:

@@ -65,7 +65,9 @@ class DocumentLocation:
 
 
 class Writer:
-    """Upserts and deletes documents. `began`: the version that was current when the work began, if known."""
+    """The writer of documents: upserts and deletions. `began`: the version that was current when the work began, if
+    known.
+    """
 
     def __init__(self, context: EngineContext, preparation: Preparation, *, began: int | None = None) -> None:
         self._context = context
@@ -92,7 +94,9 @@ class Writer:
             prepared.update(self._preparation.prepare(batch, missing, hashes))
 
         # Embedding is slow: do it before the lease blocks other writers.
-        with contextlib.suppress(ShardMissingError):  # just collected: the lookup under the lease decides
+        with contextlib.suppress(
+            ShardMissingError
+        ):  # The shard was just collected: the lookup under the lease decides.
             manifest = before.manifest if before else self.empty_manifest()
             prepare(self.find_changed(batch, hashes, manifest)[0])
 
@@ -120,11 +124,12 @@ class Writer:
     def delete(
         self, *, ids: Sequence[str], owner: str | None, condition: Filter | None, synced: Sequence[str] = ()
     ) -> WriteReport:
-        """Delete the documents with these ids, of this owner, and those that meet the condition. Raises E201.
+        """Delete the documents with these ids, all documents of this owner, and all that meet the condition.
 
         `synced`: ids of documents that sync owns; E105 if one of them would be deleted.
         """
-        self._context.manifests.require_for_write()  # before the lease creates a folder for an unknown KB
+        if self._context.manifests.current_for_write() is None:  # Check before the lease creates a folder.
+            return WriteReport()
 
         def change(manifest: Manifest) -> Change[WriteReport]:
             gone = self._select(manifest, ids, owner, condition)
@@ -273,7 +278,7 @@ def pick_documents(shard: ShardRef, numbers: Numbers, cache: ShardCache) -> Stor
 
 @contextlib.contextmanager
 def scratch_folder(cache: ShardCache) -> Iterator[Path]:
-    """Give a folder beside the cache to build shards in. If the process is killed, a later write removes it."""
+    """Yield a folder beside the cache to build shards in. If the process is killed, a later write removes it."""
     with files.storage_errors(), files.scratch_folder(cache.scratch) as folder:
         yield folder
 

@@ -1,0 +1,362 @@
+"""Receipts: an answer with everything that proves it, and the check of a receipt without a network.
+
+A receipt is a JSON file in one canonical form. It holds the question, the answer, the cited passages and the retrieval
+that found them, with a digest of each part. A signature of minisign may cover all of it.
+
+Invariants
+    A receipt whose parts, digests, signature or layout were changed is refused, and the report names the part.
+    A check reads the package or the KB only. It asks no model.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pair import __version__, errors, files
+from pair.clock import Clock, SystemClock, to_timestamp
+from pair.kb.answer_tests import open_folder
+from pair.kb.open import DEFAULT_KB
+from pair.kb.reproduce import open_recorded, repeat
+from pair.librarians.citations import RETRIEVAL_KEY, Retrieval
+from pair.librarians.kb_librarian import OUTCOME_KEY
+from pair.packages import record
+from pair.packages.package import read_manifest, verify
+from pair.settings import Settings
+from pair.values import hash_text
+
+if TYPE_CHECKING:
+    from pair.kb.kb import KnowledgeBase
+    from pair.librarians.contract import Response
+    from pair.packages.signing import SecretKey, TrustedKeys
+
+FORMAT = "pair-receipt-1"
+_MOST_BYTES = 64_000_000
+_MARK = re.compile(r" ?\[(\d+)\]$")
+_PARTS = ("format", "created", "question", "answer", "passages", "retrieval", "package")
+
+
+class ReceiptPassage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A source of the answer: the passage `text` is `[start:end]` of a document."""
+
+    document_id: str
+    title: str
+    start: int
+    end: int
+    sha256: str
+    text: str
+
+
+class PackageOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The package that the KB was installed from."""
+
+    name: str
+    version: str
+    content_sha256: str
+    signed_by: str
+
+
+class ReceiptAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: str
+    outcome: str
+    method: str
+    confidence: float
+
+
+class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: str
+    created: dict[str, str]
+    """When and by which version of pair."""
+    question: str
+    answer: ReceiptAnswer
+    passages: tuple[ReceiptPassage, ...]
+    """The sources of the answer: `[1]` is the first."""
+    retrieval: Retrieval
+    """KB, version, commit, embedder, and every passage that was found."""
+    package: PackageOrigin | None
+    digests: dict[str, str]
+    """The SHA-256 of each part in canonical JSON."""
+    signature: str
+    """A signature of minisign over the receipt with an empty signature; empty if unsigned."""
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical form."""
+        value = msgspec.to_builtins(self)
+        return (json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+    def compute_digests(self) -> dict[str, str]:
+        value = msgspec.to_builtins(self)
+        return {
+            part: hashlib.sha256(json.dumps(value[part], sort_keys=True, allow_nan=False).encode()).hexdigest()
+            for part in _PARTS
+        }
+
+    def unsigned_bytes(self) -> bytes:
+        return msgspec.structs.replace(self, signature="").to_bytes()
+
+
+# ── making ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_receipt(question: str, response: "Response", settings: Settings, clock: Clock) -> Receipt:
+    """Return the unsigned receipt of an answer. Raises E252 for an answer that did not come from one KB."""
+    recorded = response.to_json().get("metadata", {}).get(RETRIEVAL_KEY)
+    if response.error is not None or not isinstance(recorded, list) or len(recorded) != 1:
+        raise errors.no_receipt("it does not come from one knowledge base")
+    retrieval = Retrieval.from_json(recorded[0])
+    if ":" in retrieval.kb_id:
+        raise errors.no_receipt(f"it comes from another server: {retrieval.kb_id}")
+    passages = []
+    for source in response.sources:
+        place = source.provenance
+        if place is None:
+            raise errors.no_receipt("a source has no place in a document")
+        cited = (place.document_id, source.name, place.start, place.end, hash_text(source.quote), source.quote)
+        passages.append(ReceiptPassage(*cited))
+    receipt = Receipt(
+        format=FORMAT,
+        created={"at": to_timestamp(clock.now()), "by": f"pair {__version__}"},
+        question=question,
+        answer=ReceiptAnswer(
+            response.answer or "",
+            str(response.metadata.get(OUTCOME_KEY, "")),
+            str(response.metadata.get("method", "")),
+            response.confidence or 0.0,
+        ),
+        passages=tuple(passages),
+        retrieval=retrieval,
+        package=_find_package(settings, retrieval.kb_id),
+        digests={},
+        signature="",
+    )
+    return msgspec.structs.replace(receipt, digests=receipt.compute_digests())
+
+
+def _find_package(settings: Settings, kb_id: str) -> PackageOrigin | None:
+    """Return the package in the sources folder, if that is the folder of this KB."""
+    if kb_id != DEFAULT_KB:
+        return None
+    header = record.read_header(files.expand_path(settings.kb.sources_dir))
+    if header is None:
+        return None
+    return PackageOrigin(header.name, header.version, header.content_sha256, header.signed_by or "")
+
+
+def make_signed_receipt(
+    question: str,
+    response: "Response",
+    settings: Settings,
+    key: Path | None = None,
+    ask_password: Callable[[], str] = lambda: "",
+) -> bytes:
+    """Return the receipt of an answer as the content of a file, signed if there is a key.
+
+    `key`: the secret key; None for that of the settings. Raises E024, E252.
+    """
+    receipt = make_receipt(question, response, settings, SystemClock())
+    secret = _read_key(settings, key, ask_password)
+    return (receipt if secret is None else sign_receipt(receipt, secret)).to_bytes()
+
+
+def _read_key(settings: Settings, key: Path | None, ask_password: Callable[[], str]) -> "SecretKey | None":
+    """Return the key that signs receipts: the given one, else that of the settings, if there is one. Raises E024."""
+    named = key or (files.expand_path(settings.librarians.receipt_key) if settings.librarians.receipt_key else None)
+    if named is None:
+        return None
+    from pair.packages.signing import read_secret_key  # noqa: PLC0415 - loads cryptography
+
+    return read_secret_key(named, lambda: settings.sign_password or ask_password())
+
+
+def sign_receipt(receipt: Receipt, key: "SecretKey") -> Receipt:
+    from pair.packages.signing import sign_digest  # noqa: PLC0415 - loads cryptography
+
+    comment = f"receipt of {receipt.retrieval.kb_id} version {receipt.retrieval.manifest_version}"
+    signature = sign_digest(hashlib.blake2b(receipt.unsigned_bytes()).digest(), key, comment)
+    return msgspec.structs.replace(receipt, signature=signature.decode())
+
+
+# ── checking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPart:
+    part: str
+    is_ok: bool | None
+    """None if it could not be checked."""
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"part": self.part, "ok": self.is_ok, "text": self.text}
+
+
+def read_receipt(path: Path) -> tuple[Receipt, bytes]:
+    """Return a receipt and its bytes. Raises E251, E010."""
+    with files.storage_errors():
+        if not path.is_file():
+            raise errors.receipt_unreadable(str(path), "there is no such file")
+        if path.stat().st_size > _MOST_BYTES:
+            raise errors.receipt_unreadable(str(path), "it is too large")
+        content = path.read_bytes()
+    try:
+        receipt = msgspec.json.decode(content, type=Receipt)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise errors.receipt_unreadable(str(path), f"it is not a receipt: {fault}") from fault
+    if receipt.format != FORMAT:
+        raise errors.receipt_unreadable(str(path), f"its format is {receipt.format!r:.40}, not {FORMAT}")
+    return receipt, content
+
+
+def check_receipt(
+    receipt: Receipt, content: bytes, settings: Settings, *, package: Path | None, trusted: "TrustedKeys | None"
+) -> list[CheckedPart]:
+    """Check a receipt against its own digests and signature, and against a package or the KB that it names.
+
+    A receipt that was changed is not checked further. Raises the errors of opening the package or KB.
+    """
+    digests = _check_digests(receipt, content)
+    checked = [digests, _check_signature(receipt, trusted)]
+    if not digests.is_ok:
+        return checked
+    if package is not None:
+        checked.append(_check_package(receipt, package, settings))
+    opened = open_folder(package, settings) if package is not None else open_recorded(settings, receipt.retrieval)
+    with opened as kb:
+        checked += _check_passages(receipt, kb)
+        checked.append(_check_retrieval(receipt, kb))
+    return [*checked, *_check_quotations(receipt)]
+
+
+def _check_digests(receipt: Receipt, content: bytes) -> CheckedPart:
+    actual, canonical = receipt.compute_digests(), receipt.to_bytes()
+    if changed := sorted({*actual.items()} ^ {*receipt.digests.items()}):
+        parts = ", ".join(dict.fromkeys(part for part, _ in changed))
+        return CheckedPart("digests", False, f"changed since the receipt was made: {parts}")
+    if canonical != content:
+        pairs = enumerate(zip(canonical.splitlines(), content.splitlines(), strict=False), 1)
+        line = next((number for number, (ours, given) in pairs if ours != given), len(canonical.splitlines()))
+        return CheckedPart("digests", False, f"the file is not in its canonical form, from line {line} on")
+    return CheckedPart("digests", True, f"all {len(actual)} parts have their digests")
+
+
+def _check_signature(receipt: Receipt, trusted: "TrustedKeys | None") -> CheckedPart:
+    signature = receipt.signature.encode() or None
+    if trusted is None:
+        return CheckedPart("signature", None, "signed, but no key is trusted" if signature else "unsigned")
+    try:
+        signer = trusted.signer_of(receipt.unsigned_bytes(), signature, "the receipt")
+    except errors.PairError as fault:
+        return CheckedPart("signature", False, _first_line(fault))
+    return CheckedPart("signature", *((None, "unsigned") if signer is None else (True, f"signed by {signer.key_id}")))
+
+
+def _check_package(receipt: Receipt, path: Path, settings: Settings) -> CheckedPart:
+    """Verify a package, and compare its content with the one that the receipt names."""
+    origin = receipt.package
+    if origin is None or not path.is_file():
+        return CheckedPart("package", None, "the receipt names no package" if origin is None else "a folder")
+    try:
+        verify(path, settings.sources, None)
+        manifest = read_manifest(path, settings.sources)
+    except errors.PairError as fault:
+        return CheckedPart("package", False, _first_line(fault))
+    named, found = f"{origin.name} {origin.version}", f"{manifest.name} {manifest.version}" if manifest else "unnamed"
+    if manifest is None or manifest.content_checksum != origin.content_sha256:
+        return CheckedPart("package", False, f"{path.name} is {found}; the answer came from other content: {named}")
+    return CheckedPart("package", True, f"{path.name} is {named}")
+
+
+def _first_line(fault: errors.PairError) -> str:
+    return fault.message.split("\n")[0]
+
+
+def _check_passages(receipt: Receipt, kb: "KnowledgeBase") -> Iterator[CheckedPart]:
+    faults = []
+    for number, passage in enumerate(receipt.passages, 1):
+        place = f"[{number}] {passage.document_id} {passage.start}-{passage.end}"
+        text = None
+        with contextlib.suppress(errors.NotFoundError):
+            text = kb.document(passage.document_id).text[passage.start : passage.end]
+        if text is None:
+            faults.append(f"{place}: there is no such document")
+        elif text != passage.text or hash_text(text) != passage.sha256:
+            faults.append(f"{place}: the document has another text there")
+    yield from (CheckedPart("passages", False, fault) for fault in faults)
+    if not faults:
+        yield CheckedPart(
+            "passages", True, f"{len(receipt.passages)} of {len(receipt.passages)} cited passages are in the documents"
+        )
+
+
+def _check_retrieval(receipt: Receipt, kb: "KnowledgeBase") -> CheckedPart:
+    try:
+        report = repeat(kb, receipt.retrieval)
+    except errors.PairError as fault:
+        if fault.code != errors.EMBEDDER_DIFFERS:
+            raise
+        return CheckedPart("retrieval", False, _first_line(fault))
+    if report.is_same:
+        return CheckedPart("retrieval", True, f"the search finds the same {len(report.passages)} passages again")
+    states = [again.state for again in report.passages if again.state != "same"]
+    counts = ", ".join(f"{states.count(state)} {state.replace('_', ' ')}" for state in dict.fromkeys(states))
+    new = f"{len(report.new)} new" if report.new else ""
+    found = ", ".join(filter(None, [counts, new]))
+    return CheckedPart("retrieval", False, f"the search finds other passages in version {report.version}: {found}")
+
+
+def _check_quotations(receipt: Receipt) -> Iterator[CheckedPart]:
+    """Compare every quoted block of the answer with the passage that it cites."""
+    blocks = list(_list_quotations(receipt.answer.text))
+    faults = []
+    for block, number in blocks:
+        passage = receipt.passages[number - 1].text if 0 < number <= len(receipt.passages) else ""
+        if not _stands_in(block, passage):
+            faults.append(f"[{number}] does not contain {block[:80]!r}")
+    yield from (CheckedPart("quotations", False, fault) for fault in faults)
+    if not faults:
+        text = f"{len(blocks)} of {len(blocks)} quotations are word for word" if blocks else "the answer quotes nothing"
+        yield CheckedPart("quotations", True if blocks else None, text)
+
+
+def _list_quotations(answer: str) -> Iterator[tuple[str, int]]:
+    """Yield each block of quoted lines with the number of its source."""
+    lines: list[str] = []
+    for line in answer.splitlines():
+        if not line.startswith(">"):
+            continue
+        text = line.removeprefix(">").removeprefix(" ")
+        if mark := _MARK.search(text):
+            yield "\n".join([*lines, text[: mark.start()]]).strip(), int(mark[1])
+            lines = []
+        else:
+            lines.append(text)
+    if "".join(lines).strip():
+        yield "\n".join(lines).strip(), 0
+
+
+def _stands_in(block: str, passage: str) -> bool:
+    """Return whether all lines of a block stand in the passage, in order, apart from line breaks."""
+    plain, place = " ".join(passage.split()), 0
+    for line in block.splitlines():
+        words = " ".join(line.split())
+        found = plain.find(words, place)
+        if found < 0:
+            return False
+        place = found + len(words)
+    return True
+
+
+def describe_check(receipt: Receipt, checked: Sequence[CheckedPart]) -> dict[str, Any]:
+    return {
+        "holds": all(part.is_ok is not False for part in checked),
+        "question": receipt.question,
+        "kb_id": receipt.retrieval.kb_id,
+        "version": receipt.retrieval.manifest_version,
+        "checks": [part.to_json() for part in checked],
+    }

@@ -1,0 +1,147 @@
+"""A site that answers in the browser: the data of a packaged index, the page, and a signed manifest.
+
+Invariants
+    Data files are named by their content and written before the manifest names them.
+    The files of the replaced version stay, so that open pages keep working; those of the one before are removed.
+    The page needs no server: every address in it is relative.
+"""
+
+import functools
+import html
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pair import files
+from pair.kb.package_index import open_package
+from pair.packages.package import PackageManifest
+from pair.packages.rules import SIGNATURE_SUFFIX
+from pair.packages.signing import SecretKey, sign
+from pair.settings import Settings
+
+MANIFEST_NAME = "site.json"
+_PAGE = Path(__file__).parent / "site_page"
+_DATA = "data"
+_LISTED_ON_PAGE = 1000
+
+
+def publish_site(
+    package: Path, label: PackageManifest, destination: Path, key: SecretKey | None, settings: Settings
+) -> str:
+    """Write the site of a package with an index, and return its folder. Raises E009, E010, E014, E207, E305."""
+    folder = destination / "site" / label.name
+    with files.storage_errors():
+        files.make_folder(folder / _DATA)
+        with open_package(package, settings) as kb:
+            data = kb.backup.write_site(functools.partial(_put, folder / _DATA))
+        about = {
+            "name": label.name,
+            "version": label.version,
+            "description": label.description,
+            "content": f"sha256:{label.content_checksum}",
+            "key": key.public.line if key is not None else "",
+            **data.description,
+        }
+        before = _read_manifest(folder / MANIFEST_NAME)
+        replaced = _list_data(before) if before.get("start") != about["start"] else before.get("previous", [])
+        about["previous"] = sorted({*replaced} - {*_list_data(about)})
+        for path in sorted(_PAGE.iterdir()):
+            text = path.read_text(encoding="utf-8")
+            if path.name in {"index.html", "app.webmanifest"}:
+                text = _fill(text, about, is_json=path.suffix == ".webmanifest")
+            files.write_atomically(folder / path.name, text.encode())
+        for name, text in _list_documents(label.name, data.documents):
+            files.write_atomically(folder / name, text.encode())
+        _write_manifest(folder, about, key)
+        kept = {*_list_data(about), *about["previous"]}
+        for name in {*before.get("previous", []), *_list_data(before)} - kept:
+            files.unlink(folder / _DATA / Path(name).name, missing_ok=True)
+    return str(folder)
+
+
+def _put(folder: Path, name: str, content: bytes) -> None:
+    if not (folder / name).is_file():  # it is named by its content
+        files.write_atomically(folder / name, content)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of the version that is replaced; empty if there is none that can be read."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _list_data(about: dict[str, Any]) -> list[str]:
+    if "start" not in about or "files" not in about:
+        return []
+    return [about["start"]["name"], *(name for kind in about["files"].values() for name, _ in kind)]
+
+
+def _write_manifest(folder: Path, about: dict[str, Any], key: SecretKey | None) -> None:
+    path = folder / MANIFEST_NAME
+    signature = path.with_name(path.name + SIGNATURE_SUFFIX)
+    content = json.dumps(about, ensure_ascii=False, sort_keys=True).encode() + b"\n"
+    if key is None:
+        files.write_atomically(path, content)
+        files.unlink(signature, missing_ok=True)
+        return
+    draft = folder / f".{MANIFEST_NAME}.draft"
+    files.write_atomically(draft, content)
+    signed = sign(draft, key, f"site:{about['name']}\tversion:{about['version']}")
+    files.unlink(draft)
+    files.write_together((signature, signed), (path, content))
+
+
+def _fill(text: str, about: dict[str, Any], *, is_json: bool) -> str:
+    """Replace the places for name and description in a file of the page."""
+    for name in ("name", "description"):
+        value = str(about[name])
+        text = text.replace(f"[[{name}]]", json.dumps(value)[1:-1] if is_json else html.escape(value))
+    return text
+
+
+def _list_documents(name: str, documents: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield pages with a plain list of the documents, for readers without JavaScript."""
+    pages = max(1, -(-len(documents) // _LISTED_ON_PAGE))
+    names = ["documents.html", *(f"documents-{number}.html" for number in range(2, pages + 1))]
+    for number, page in enumerate(names):
+        own = documents[number * _LISTED_ON_PAGE : (number + 1) * _LISTED_ON_PAGE]
+        items = "\n".join(map(_format_document, own))
+        following = f'<p><a href="{names[number + 1]}">Next page</a></p>' if number + 1 < pages else ""
+        title = html.escape(f"Documents of {name}")
+        yield (
+            page,
+            f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'self'; base-uri 'none'">
+<title>{title}</title>
+<link rel="stylesheet" href="style.css">
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p><a href="./">Search</a>. {len(documents):,} documents; page {number + 1} of {pages}.</p>
+<ol start="{number * _LISTED_ON_PAGE + 1}">
+{items}
+</ol>
+{following}
+</main>
+</body>
+</html>
+""",
+        )
+
+
+def _format_document(document: tuple[str, str, str]) -> str:
+    document_id, title, url = document
+    label = html.escape(title or document_id)
+    shown = f'<a href="{html.escape(url)}">{label}</a>' if url.startswith(("https://", "http://")) else label
+    other = f" <small>{html.escape(document_id)}</small>" if title and title != document_id else ""
+    return f"<li>{shown}{other}</li>"

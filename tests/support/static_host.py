@@ -1,0 +1,101 @@
+"""A static file host with the habits of real ones: no ranges, odd types, compression, missing and changed files."""
+
+import gzip
+import http.server
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".json": "application/json",
+}
+
+
+@dataclass
+class StaticHost:
+    """Serves a folder below a prefix of the path. Change its fields while it runs."""
+
+    folder: Path
+    prefix: str = "/"
+    ranges: bool = True
+    data_type: str = "application/octet-stream"
+    gzips: bool = False
+    missing: Callable[[str], bool] = lambda path: False
+    change: Callable[[str, bytes], bytes] = lambda path, content: content
+    """Returns the bytes of a file that are served."""
+    requests: list[tuple[str, str, int]] = field(default_factory=list)
+    """Path, requested range and size of each answer."""
+
+    def __enter__(self) -> Self:
+        host = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                host._answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop serving: a browser is offline for this host."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}{self.prefix}".rstrip("/")
+
+    def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        path = request.path.partition("?")[0].removeprefix(self.prefix).lstrip("/") or "index.html"
+        file = self.folder / path
+        asked = request.headers.get("Range", "")
+        if not request.path.startswith(self.prefix) or self.missing(path) or not file.is_file():
+            self._send(request, 404, b"not here", {}, path, asked)
+            return
+        content = self.change(path, file.read_bytes())
+        headers = {"Content-Type": TYPES.get(file.suffix, self.data_type), "Cache-Control": "no-store"}
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
+        status = 200
+        if self.ranges and match:
+            begin, end = int(match[1]), min(int(match[2]) + 1, len(content))
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
+            content, status = content[begin:end], 206
+        if self.gzips and status == 200 and "gzip" in request.headers.get("Accept-Encoding", ""):
+            content = gzip.compress(content, 1)
+            headers["Content-Encoding"] = "gzip"
+        self._send(request, status, content, headers, path, asked)
+
+    def _send(
+        self,
+        request: http.server.BaseHTTPRequestHandler,
+        status: int,
+        content: bytes,
+        headers: dict[str, str],
+        path: str,
+        asked: str,
+    ) -> None:
+        self.requests.append((path, asked, len(content)))
+        request.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(content)
