@@ -20,6 +20,7 @@ from pair.engine.format.vectors import (
     compute_squares,
     encode,
     find_centroids,
+    quantize,
 )
 
 DIMENSION = 32
@@ -312,3 +313,10 @@ def test_any_centroids_and_codes_are_searched_without_leaving_the_rows(coded: tu
         for within in (None, 0.5, 1e9):
             _, rows = index.nearest(vectors[0], 10, allowed=None, exact=False, within=within)
             assert ((rows >= 0) & (rows < len(vectors))).all()
+
+
+def test_few_vectors_are_quantized_without_a_warning_of_the_library(capfd: pytest.CaptureFixture[str]) -> None:
+    vectors = np.random.default_rng(0).standard_normal((300, 8), np.float32)
+    values, codes = quantize(vectors, 2)
+    assert (values.shape, codes.shape) == ((2, 256, 4), (300, 2))
+    assert capfd.readouterr() == ("", "")

@@ -136,6 +136,7 @@ def quantize(vectors: Vectors, parts: int) -> tuple[Vectors, npt.NDArray[np.uint
     """Return 256 values for each part of the vectors, and a code of `parts` bytes for each row."""
     faiss = _use_one_thread()
     quantizer = faiss.ProductQuantizer(vectors.shape[1], parts, 8)
+    quantizer.cp.min_points_per_centroid = 1  # Otherwise faiss warns on standard error; the values are the same.
     contiguous = np.ascontiguousarray(vectors)
     quantizer.train(contiguous)
     values: Vectors = faiss.vector_to_array(quantizer.centroids).reshape(parts, 256, -1)
