@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,16 +85,21 @@ def test_a_receipt_holds_in_the_kb_and_in_its_package(workplace: Workplace, rece
     assert done.stdout.endswith("The receipt holds.\n")
 
 
-def test_any_changed_byte_of_a_receipt_is_named(workplace: Workplace, receipt: Path) -> None:
-    content = receipt.read_bytes()
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_any_changed_byte_of_a_receipt_is_named(
+    workplace: Workplace, receipt: Path, keys: Keys, is_signed: bool
+) -> None:
+    if is_signed:
+        workplace.pair("ask", QUESTION, "--receipt", "receipt.json", "--sign", keys.secret).succeeds()
+    content, chance = receipt.read_bytes(), random.Random(24)
     unnoticed = []
     for place in range(len(content)):
-        changed = bytearray(content)
-        changed[place] ^= 1
-        receipt.write_bytes(bytes(changed))
-        with contextlib.suppress(errors.UsageError):  # it is no receipt any more: E251
-            if check_receipt(*read_receipt(receipt), Settings(), package=None, trusted=None)[0].is_ok:
-                unnoticed.append(place)
+        other = bytes([content[place] ^ chance.randint(1, 255)])
+        for changed in (bytes([content[place] ^ 1]), other, b"", b" " + content[place : place + 1]):
+            receipt.write_bytes(content[:place] + changed + content[place + 1 :])
+            with contextlib.suppress(errors.UsageError):  # it is no receipt any more: E251
+                if check_receipt(*read_receipt(receipt), Settings(), package=None, trusted=None)[0].is_ok:
+                    unnoticed.append((place, changed))
     assert unnoticed == []
     receipt.write_bytes(content.replace(QUESTION.encode(), b"When is Tea served?"))
     assert parts(check(workplace, "--json").exits(1))["digests"] is False
@@ -115,6 +121,14 @@ def test_a_forged_quotation_with_mended_digests_is_refused(workplace: Workplace,
     assert (parts(done)["digests"], parts(done)["passages"], parts(done)["quotations"]) == (True, True, False)
 
 
+def test_a_sentence_beside_the_quotations_is_refused_or_not_proven(workplace: Workplace, receipt: Path) -> None:
+    edit(receipt, answer=lambda answer: {**answer, "text": f"Tea is served at five.\n\n{answer['text']}"})
+    done = check(workplace).exits(1)
+    assert "✗ quotations  'Tea is served at five.' is not a quotation\n" in done.stdout
+    edit(receipt, answer=lambda answer: {**answer, "method": "model"})
+    assert parts(check(workplace, "--json").succeeds())["wording"] is None
+
+
 def test_a_forged_passage_with_mended_digests_is_refused(workplace: Workplace, receipt: Path) -> None:
     def forge(passages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         text = passages[0]["text"].replace("four", "five")
@@ -123,6 +137,28 @@ def test_a_forged_passage_with_mended_digests_is_refused(workplace: Workplace, r
     edit(receipt, passages=forge)
     assert parts(check(workplace, "--json").exits(1))["passages"] is False
     assert parts(check(workplace, "--json", "--package", "house.zip").exits(1))["passages"] is False
+
+
+def test_a_real_passage_that_the_search_did_not_find_is_refused(workplace: Workplace, receipt: Path) -> None:
+    text = FILES["tea.md"][: FILES["tea.md"].index("four")]
+    cited = {"start": 0, "end": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest(), "text": text}
+    edit(receipt, passages=lambda passages: [{**passages[0], **cited}], answer=lambda answer: {**answer, "text": ""})
+    done = check(workplace, "--json").exits(1)
+    assert (parts(done)["passages"], parts(done)["retrieval"]) == (True, False)
+
+
+def test_the_answer_to_another_question_is_refused(workplace: Workplace, receipt: Path) -> None:
+    edit(receipt, question=lambda _: "When is supper?")
+    done = check(workplace).exits(1)
+    assert f"✗ retrieval   the search was for another question: {QUESTION!r}\n" in done.stdout
+
+
+@pytest.mark.parametrize("change", [{"mode": "x"}, {"limit": 0}, {"limit": 10**9}, {"passages": [{"start": -1}]}])
+def test_a_retrieval_that_cannot_be_repeated_is_no_receipt(
+    workplace: Workplace, receipt: Path, change: dict[str, Any]
+) -> None:
+    edit(receipt, retrieval=lambda found: {**found, **change})
+    assert check(workplace, "--json").exits(2).error_code == "E251"
 
 
 def test_reordered_retrieval_is_refused(workplace: Workplace, receipt: Path) -> None:

@@ -24,8 +24,9 @@ from pair.clock import Clock, SystemClock, to_timestamp
 from pair.kb.answer_tests import open_folder
 from pair.kb.open import DEFAULT_KB
 from pair.kb.reproduce import open_recorded, repeat
-from pair.librarians.citations import RETRIEVAL_KEY, Retrieval
-from pair.librarians.kb_librarian import OUTCOME_KEY
+from pair.librarians.citations import RETRIEVAL_KEY, Retrieval, hash_passage
+from pair.librarians.conversation import is_small_talk
+from pair.librarians.kb_librarian import OUTCOME_KEY, PASSAGES_TITLE, QUOTATION
 from pair.packages import record
 from pair.packages.package import read_manifest, verify
 from pair.settings import Settings
@@ -81,9 +82,9 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """KB, version, commit, embedder, and every passage that was found."""
     package: PackageOrigin | None
     digests: dict[str, str]
-    """The SHA-256 of each part in canonical JSON."""
+    """The SHA-256 of each part in canonical JSON, and of the signature if there is one."""
     signature: str
-    """A signature of minisign over the receipt with an empty signature; empty if unsigned."""
+    """A signature of minisign over the receipt without signature and its digest; empty if unsigned."""
 
     def to_bytes(self) -> bytes:
         """Return the canonical form."""
@@ -94,11 +95,13 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         value = msgspec.to_builtins(self)
         return {
             part: hashlib.sha256(json.dumps(value[part], sort_keys=True, allow_nan=False).encode()).hexdigest()
-            for part in _PARTS
+            for part in (*_PARTS, "signature")
+            if value[part] != ""
         }
 
     def unsigned_bytes(self) -> bytes:
-        return msgspec.structs.replace(self, signature="").to_bytes()
+        digests = {part: digest for part, digest in self.digests.items() if part != "signature"}
+        return msgspec.structs.replace(self, digests=digests, signature="").to_bytes()
 
 
 # ── making ─────────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +182,8 @@ def sign_receipt(receipt: Receipt, key: "SecretKey") -> Receipt:
 
     comment = f"receipt of {receipt.retrieval.kb_id} version {receipt.retrieval.manifest_version}"
     signature = sign_digest(hashlib.blake2b(receipt.unsigned_bytes()).digest(), key, comment)
-    return msgspec.structs.replace(receipt, signature=signature.decode())
+    signed = msgspec.structs.replace(receipt, signature=signature.decode())
+    return msgspec.structs.replace(signed, digests=signed.compute_digests())
 
 
 # ── checking ───────────────────────────────────────────────────────────────────────────────────────
@@ -295,6 +299,14 @@ def _check_passages(receipt: Receipt, kb: "KnowledgeBase") -> Iterator[CheckedPa
 
 
 def _check_retrieval(receipt: Receipt, kb: "KnowledgeBase") -> CheckedPart:
+    question, query = receipt.question.strip(), receipt.retrieval.query.strip()
+    # A follow-up question is searched with words of the question before it.
+    if not (f"{query} ".startswith(f"{question} ") or is_small_talk(question)):
+        return CheckedPart("retrieval", False, f"the search was for another question: {query[:80]!r}")
+    places = {passage.place for passage in receipt.retrieval.passages}
+    for number, cited in enumerate(receipt.passages, 1):
+        if (cited.document_id, cited.start, cited.end, hash_passage(cited.text)) not in places:
+            return CheckedPart("retrieval", False, f"the search did not find the cited passage [{number}]")
     try:
         report = repeat(kb, receipt.retrieval)
     except errors.PairError as fault:
@@ -311,13 +323,18 @@ def _check_retrieval(receipt: Receipt, kb: "KnowledgeBase") -> CheckedPart:
 
 
 def _check_quotations(receipt: Receipt) -> Iterator[CheckedPart]:
-    """Compare every quoted block of the answer with the passage that it cites."""
+    """Compare every quoted block of the answer with the passage that it cites, and look for other text."""
     blocks = list(_list_quotations(receipt.answer.text))
     faults = []
     for block, number in blocks:
         passage = receipt.passages[number - 1].text if 0 < number <= len(receipt.passages) else ""
         if not _stands_in(block, passage):
             faults.append(f"[{number}] does not contain {block[:80]!r}")
+    lines = [line for line in receipt.answer.text.splitlines() if line.strip() and not line.startswith(">")]
+    if receipt.answer.method == QUOTATION:
+        faults += [f"{line[:80]!r} is not a quotation" for line in lines if line != PASSAGES_TITLE]
+    elif lines:
+        yield CheckedPart("wording", None, "no document proves the lines that are not quotations")
     yield from (CheckedPart("quotations", False, fault) for fault in faults)
     if not faults:
         text = f"{len(blocks)} of {len(blocks)} quotations are word for word" if blocks else "the answer quotes nothing"

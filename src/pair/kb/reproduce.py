@@ -16,7 +16,7 @@ from pair.kb.open import open_kb
 from pair.kb.package_index import open_package
 from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, hash_passage
 from pair.settings import Settings
-from pair.values import MODES, SearchOptions
+from pair.values import SearchOptions
 
 if TYPE_CHECKING:
     from pair.kb.kb import KnowledgeBase
@@ -26,7 +26,6 @@ State = Literal["same", "moved", "scored", "changed", "gone", "not_found"]
 document was deleted. `not_found`: it is unchanged, but other passages rank higher."""
 
 _MOST_BYTES = 64_000_000
-_MOST_PASSAGES = 1000
 _SCORE_TOLERANCE = 1e-6
 
 
@@ -103,12 +102,9 @@ def read_answer(path: Path) -> tuple[Retrieval, ...]:
     if not recorded:
         raise errors.nothing_to_reproduce(str(path))
     try:
-        retrievals = tuple(Retrieval.from_json(value) for value in recorded)
+        return tuple(Retrieval.from_json(value) for value in recorded)
     except ValueError as fault:
         raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: {fault}") from fault
-    if any(item.mode not in MODES or not 0 < item.limit <= _MOST_PASSAGES for item in retrievals):
-        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: the mode or the limit is not valid")
-    return retrievals
 
 
 def reproduce(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from pair.librarians.contract import Citation, Provenance, Response
-from pair.values import Hit, hash_text
+from pair.values import Hit, SearchMode, hash_text
 
 RETRIEVAL_KEY = "retrieval"
 """The key in the metadata of a response: a list with one entry for each librarian that searched."""
@@ -117,8 +117,8 @@ class Retrieval(msgspec.Struct, frozen=True, rename="camel"):
     commit_id: str
     embedder: str
     query: str
-    mode: str
-    limit: _Count
+    mode: SearchMode
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)]
     passages: Annotated[tuple[FoundPassage, ...], msgspec.Meta(max_length=1000)]
     """The passages, best first."""
 

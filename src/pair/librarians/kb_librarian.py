@@ -27,10 +27,13 @@ from pair.librarians.prompting import INSTRUCTIONS, build_prompt, check_citation
 from pair.librarians.quotes import Quote, QuoteRanking, rank_quotes
 from pair.librarians.relevance import TextEmbedder
 from pair.librarians.threads import in_thread
-from pair.values import Hit, describe_lifecycle
+from pair.values import Hit, SearchMode, describe_lifecycle
 
 OUTCOME_KEY = "outcome"
 CONVERSATION_KEY = "conversation"
+QUOTATION = "quotation"
+"""The method of answers that consist of quotations, below `PASSAGES_TITLE` if they are not claimed as the answer."""
+PASSAGES_TITLE = "These passages may help:"
 """The metadata key of the earlier turns, oldest first, each with `role` and `content`."""
 
 _HITS = 16
@@ -94,7 +97,7 @@ class Findings:
 
 
 class KbLibrarian:
-    def __init__(self, collection: Collection, *, mode: str = "adaptive") -> None:
+    def __init__(self, collection: Collection, *, mode: SearchMode = "adaptive") -> None:
         self._collection = collection
         self._mode = mode
 
@@ -257,11 +260,11 @@ def _quote(findings: Findings, ranking: QuoteRanking, model_fault: str = "") -> 
     quotes = ranking.choose_answer() if is_answer else ranking.choose_passages()
     order = list(dict.fromkeys(quote.passage for quote in quotes))
     blocks = [_format_quote(quote, order.index(quote.passage) + 1) for quote in quotes]
-    metadata = {"method": "quotation", OUTCOME_KEY: "answer" if is_answer else "passages", **findings.metadata}
+    metadata = {"method": QUOTATION, OUTCOME_KEY: "answer" if is_answer else "passages", **findings.metadata}
     if model_fault:
         metadata["aiUnavailable"] = model_fault
     return Response(
-        answer="\n>\n".join(blocks) if is_answer else "\n\n".join(["These passages may help:", *blocks]),
+        answer="\n>\n".join(blocks) if is_answer else "\n\n".join([PASSAGES_TITLE, *blocks]),
         sources=tuple(findings.citations[number] for number in order),
         confidence=findings.confidence if is_answer else min(findings.confidence, _PASSAGES_CONFIDENCE),
         partial=findings.is_partial or bool(model_fault),
