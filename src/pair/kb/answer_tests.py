@@ -37,6 +37,9 @@ _MOST_BYTES = 16_000_000
 _LOST_CONFIDENCE = 0.1
 """Minimum loss of confidence to report."""
 
+_MOST_SHOWN = 200
+"""Number of characters of a phrase that a report shows."""
+
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -104,7 +107,7 @@ def read_questions(content: bytes, name: str) -> list[ExpectedAnswer]:
     """Parse the lines of a questions file. Raises E511 with the number of the first invalid line."""
     if len(content) > _MOST_BYTES:
         raise errors.questions_invalid(name, f"it has more than {_MOST_BYTES:,} bytes")
-    questions = []
+    questions: dict[str, ExpectedAnswer] = {}
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if not line.strip():
             continue
@@ -117,10 +120,12 @@ def read_questions(content: bytes, name: str) -> list[ExpectedAnswer]:
             raise errors.questions_invalid(where, "the question is empty")
         if expected.no_answer == bool(expected.documents or expected.phrases):
             raise errors.questions_invalid(where, "give documents or phrases, or else no_answer")
-        questions.append(expected)
+        if expected.question.strip() in questions:
+            raise errors.questions_invalid(where, "the question is on an earlier line too")
+        questions[expected.question.strip()] = expected
     if not questions:
         raise errors.questions_invalid(name, "it has no questions")
-    return questions
+    return list(questions.values())
 
 
 def find_questions(settings: Settings, places: Iterable[str | None], given: Path | None) -> list[ExpectedAnswer]:
@@ -231,7 +236,9 @@ def find_faults(expected: ExpectedAnswer, given: GivenAnswer) -> Iterator[str]:
         if expected.documents and not {*expected.documents} & {*given.documents}:
             yield f"cites {', '.join(given.documents)}, not {' or '.join(expected.documents)}"
         text = _fold(given.text)
-        yield from (f"does not contain {phrase!r}" for phrase in expected.phrases if _fold(phrase) not in text)
+        yield from (
+            f"does not contain {phrase!r:.{_MOST_SHOWN}}" for phrase in expected.phrases if _fold(phrase) not in text
+        )
 
 
 def _fold(text: str) -> str:

@@ -57,7 +57,7 @@ def run_tests(context: CliContext, target: Target = None, kb: Kb = None, questio
 
 
 def _format_failure(result: "TestedQuestion") -> list[str]:
-    return [f"✗ {result.question}", *(f"    {fault}" for fault in result.faults)]
+    return [f"✗ {result.question:.200}", *(f"    {fault}" for fault in result.faults)]
 
 
 def check(context: CliContext, file: ReceiptPath, package: Package = None, identity: Identity = None) -> None:
