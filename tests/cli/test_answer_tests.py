@@ -51,14 +51,14 @@ def test_a_folder_a_package_and_a_kb_pass_their_questions(house: Workplace) -> N
 def test_failures_say_what_was_expected_and_found(house: Workplace) -> None:
     wrong = [
         {"question": "When is tea served?", "documents": ["soup.md"], "phrases": ["five", "garden"]},
-        {"question": "When is tea served?", "no_answer": True},
+        {"question": "When is the tea served?", "no_answer": True},
         {"question": "Who won the football match?", "phrases": ["us"]},
     ]
     write_files(house.folder, {"wrong.jsonl": lines(*wrong)})
     done = house.pair("test", "house", "--questions", "wrong.jsonl").exits(1)
     shown = done.stdout.splitlines()
     assert shown[:3] == ["✗ When is tea served?", "    cites tea.md, not soup.md", "    does not contain 'five'"]
-    assert shown[3] == "✗ When is tea served?"
+    assert shown[3] == "✗ When is the tea served?"
     assert shown[4].startswith("    answered from tea.md (confidence 0.")
     assert shown[5] == "✗ Who won the football match?"
     assert shown[-1] == "0 of 3 questions passed."
@@ -81,6 +81,7 @@ def test_the_result_is_the_same_every_time(house: Workplace) -> None:
         ('{"question": "?", "phrases": "a"}', "phrases"),
         ('{"question": "?", "document": ["a"]}', "document"),
         ("\\xff", ":2: "),
+        (f" {lines({**QUESTIONS[0], 'phrases': ['five']})}", "the question is on an earlier line too"),
     ],
 )
 def test_a_line_that_is_no_question_is_refused_with_its_number(house: Workplace, line: str, reason: str) -> None:
@@ -88,6 +89,12 @@ def test_a_line_that_is_no_question_is_refused_with_its_number(house: Workplace,
     (house.folder / "bad.jsonl").write_bytes(content)
     done = house.pair("test", "house", "--questions", "bad.jsonl").exits(2)
     done.says("Cannot read the test questions bad.jsonl:2: ", reason, "Code: E511")
+
+
+def test_a_report_cuts_long_questions_and_phrases(house: Workplace) -> None:
+    long = {"question": f"When is tea served{'?' * 1_000_000}", "phrases": ["x" * 1_000_000]}
+    write_files(house.folder, {"long.jsonl": lines(long)})
+    assert len(house.pair("test", "house", "--questions", "long.jsonl").exits(1).stdout) < 1_000
 
 
 def test_missing_questions_and_targets_are_errors(house: Workplace) -> None:
@@ -146,10 +153,10 @@ def test_the_action_fails_on_a_wrong_answer_and_shows_what_changed(house: Workpl
     for command in (["init", "-q"], ["add", "house"], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *command], cwd=house.folder, check=True)
 
-    def run(script: str) -> subprocess.CompletedProcess[str]:
+    def run(script: str, base: str = "HEAD", folder: str = "house") -> subprocess.CompletedProcess[str]:
         places = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(house.folder / "home")}
-        variables = {**places, "FOLDER": "house", "BASE": "HEAD"}
-        command = ["bash", "-e", "-c", script]
+        variables = {**places, "FOLDER": folder, "BASE": base}
+        command = ["bash", "-eo", "pipefail", "-c", script]
         return subprocess.run(command, cwd=house.folder, env=variables, capture_output=True, text=True, check=False)
 
     assert [run(script).returncode for script in scripts] == [0, 0]
@@ -157,4 +164,7 @@ def test_the_action_fails_on_a_wrong_answer_and_shows_what_changed(house: Workpl
     tested, compared = (run(script) for script in scripts)
     assert (tested.returncode, compared.returncode) == (1, 0)
     assert "no longer answered, before from soup.md" in compared.stdout
+    write_files(house.folder / "new", {"soup.md": FILES["soup.md"]})
+    assert "HEAD has no folder new: there is nothing to compare.\n" in run(scripts[1], folder="new").stdout
+    assert run(scripts[1], "no-such-branch").returncode != 0
     assert run(hook["entry"].replace("docs", "house")).returncode == 1
