@@ -70,6 +70,7 @@ HOSTILE = [
     "हिन्दी में खोज สวัสดี",
     "a\u00a0b\u2003c\u3000d\ufeffe\x1ff",
     "“quoted words” „andere“ «autres»",
+    "ᾠδή τῷ Ἅιδῃ ᾼ",
     "٣٤٥ ½ ² Ⅷ",
     "😀 emoji 👩‍💻 text",
 ]

@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from support.command import write_files
-from support.minisign import make_keys
+from support.minisign import Keys, make_keys
 from support.page_viewer import EXECUTABLE, Viewer
 from support.sites import PublishedSite, publish_handbook, search_in, type_query, wait_until_ready
-from support.static_host import StaticHost
+from support.static_host import TYPES, StaticHost
 
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on the PATH")
 
@@ -67,6 +67,30 @@ def test_a_host_without_ranges_sends_whole_files_and_the_page_says_so(browser: B
 @pytest.mark.parametrize("data_type", ["text/plain", "text/html; charset=utf-8", "application/json", "image/png"])
 def test_wrong_types_of_data_files_do_not_matter(browser: Browser, host: StaticHost, data_type: str) -> None:
     host.data_type = data_type
+    with Viewer(browser, host.url).page() as page:
+        expect_answer(page)
+
+
+def test_wrong_types_of_all_files_but_the_page_do_not_matter(browser: Browser, host: StaticHost) -> None:
+    host.page_types = {suffix: TYPES[suffix] for suffix in (".html", ".js", ".css", ".svg")}
+    host.data_type = "text/plain"
+    with Viewer(browser, host.url).page() as page:
+        expect_answer(page)
+
+
+def test_a_host_that_serves_scripts_as_text_shows_the_list_of_documents(browser: Browser, host: StaticHost) -> None:
+    host.page_types = {**TYPES, ".js": "text/plain"}
+    with Viewer(browser, host.url).page(allowed=("Failed to load module script",)) as page:
+        expect(page.get_by_text("a host that serves it as such")).to_be_visible()
+        page.get_by_role("link", name="List of documents").click()
+        expect(page.get_by_text("protocols/ntp.md")).to_be_visible()
+
+
+def test_a_strict_policy_of_the_host_is_obeyed(browser: Browser, host: StaticHost) -> None:
+    host.headers = {
+        "Content-Security-Policy": "default-src 'self'; object-src 'none'",
+        "X-Content-Type-Options": "nosniff",
+    }
     with Viewer(browser, host.url).page() as page:
         expect_answer(page)
 
@@ -130,6 +154,39 @@ def test_a_changed_manifest_is_refused(browser: Browser, host: StaticHost) -> No
         expect_refusal(page, "the file is not the one that was signed")
 
 
+def test_a_changed_manifest_is_refused_where_the_host_serves_the_signed_one_afterwards(
+    browser: Browser, host: StaticHost
+) -> None:
+    """Trust depends on the bytes that are used, not on those of another request."""
+    seen: list[str] = []
+
+    def change(path: str, content: bytes) -> bytes:
+        seen.append(path)
+        is_first = path == "site.json" and seen.count(path) == 1
+        return content.replace(b'"name": "handbook"', b'"name": "forgery!"') if is_first else content
+
+    host.change = change
+    with Viewer(browser, host.url).page(**WITHOUT_COPY) as page:
+        wait_until_ready(page)
+        name = page.evaluate("async () => (await import('./main.js')).openSite().about.name")
+    assert (name, seen.count("site.json")) == ("handbook", 2)
+
+
+def test_a_signature_has_one_spelling(browser: Browser, host: StaticHost) -> None:
+    def change(path: str, content: bytes) -> bytes:
+        lines = content.split(b"\n")
+        if path == "site.json.minisig":
+            # The last letter before "=" has two bits that decode to nothing.
+            letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+            place = letters.index(lines[1][-2])
+            lines[1] = lines[1][:-2] + letters[place ^ 1 : (place ^ 1) + 1] + b"="
+        return b"\n".join(lines)
+
+    host.change = change
+    with Viewer(browser, host.url).page() as page:
+        expect_refusal(page, "it is damaged")
+
+
 @pytest.mark.parametrize("line", [1, 2, 3])
 def test_a_changed_signature_is_refused(browser: Browser, host: StaticHost, line: int) -> None:
     def change(path: str, content: bytes) -> bytes:
@@ -153,24 +210,50 @@ def test_a_missing_signature_is_refused(browser: Browser, host: StaticHost) -> N
         expect_refusal(page, "the signature of site.json is not valid")
 
 
-def test_a_site_of_another_key_is_refused_where_a_link_or_an_earlier_visit_names_one(
+def sign_again(published: PublishedSite, key: Keys | None, folder: Path) -> dict[str, bytes]:
+    """Return manifest and signature of the site as another key would publish them; None: without signature."""
+    content, line = (published.folder / "site.json").read_bytes(), key.line if key else ""
+    (folder / "site.json").write_bytes(content.replace(published.keys.line.encode(), line.encode()))
+    signature = key.sign(folder / "site.json").read_bytes() if key else b""
+    return {"site.json": (folder / "site.json").read_bytes(), "site.json.minisig": signature}
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_a_site_of_another_key_is_refused_after_a_visit_until_a_link_names_the_key(
+    browser: Browser, host: StaticHost, published: PublishedSite, tmp_path: Path, is_signed: bool
+) -> None:
+    other = make_keys(tmp_path, "other")
+    replaced: dict[str, bytes] = sign_again(published, other if is_signed else None, tmp_path)
+    with Viewer(browser, host.url).page() as page:
+        expect_answer(page)
+        host.change = replaced.get
+        page.reload()
+        expect_refusal(page, "signed by", "the key that you trust", "open a link with it")
+        if is_signed:
+            page.goto(f"{host.url}/#key={other.line}")
+            page.reload()
+            expect_answer(page)
+            page.goto(f"{host.url}/")
+            expect_answer(page)
+
+
+def test_a_link_with_a_wrong_key_is_refused_once(
     browser: Browser, host: StaticHost, published: PublishedSite, tmp_path: Path
 ) -> None:
     other = make_keys(tmp_path, "other")
-    with Viewer(browser, host.url).page(f"#key={other.line.replace('+', '%2B')}") as page:
+    with Viewer(browser, host.url).page(f"#key={other.line}") as page:
         expect_refusal(page, "the key that you trust")
-    with Viewer(browser, host.url).page() as page:
+        page.goto(f"{host.url}/index.html")
         expect_answer(page)
-        changed = (
-            (published.folder / "site.json").read_bytes().replace(published.keys.line.encode(), other.line.encode())
-        )
-        forged = tmp_path / "site.json"
-        forged.write_bytes(changed)
-        signature = other.sign(forged).read_bytes()
-        served: dict[str, bytes] = {"site.json": changed, "site.json.minisig": signature}
-        host.change = served.get
-        page.reload()
-        expect_refusal(page, "the key that you trust")
+
+
+def test_a_key_with_a_plus_sign_stands_in_a_link_as_it_is(
+    browser: Browser, host: StaticHost, published: PublishedSite, tmp_path: Path
+) -> None:
+    keys = next(keys for number in range(1000) if "+" in (keys := make_keys(tmp_path, f"key{number}")).line)
+    host.change = sign_again(published, keys, tmp_path).get
+    with Viewer(browser, host.url).page(f"#key={keys.line}") as page:
+        expect_answer(page)
 
 
 # Versions
@@ -230,7 +313,7 @@ def test_after_the_first_visit_the_site_works_offline(browser: Browser, publishe
         page.locator("body[data-offline=ready]").wait_for(state="attached")
         host.missing = lambda path: True
         page.context.set_offline(True)
-        page.reload()
+        page.goto(f"{host.url}/?from=bookmark")
         wait_until_ready(page)
         expect_answer(page)
         type_query(page, "How does Google Public NTP hide a leap second?")

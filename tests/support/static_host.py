@@ -4,7 +4,7 @@ import gzip
 import http.server
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -27,6 +27,10 @@ class StaticHost:
     prefix: str = "/"
     ranges: bool = True
     data_type: str = "application/octet-stream"
+    page_types: Mapping[str, str] = field(default_factory=lambda: TYPES)
+    """The type by suffix; other files have `data_type`."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers of every file."""
     gzips: bool = False
     missing: Callable[[str], bool] = lambda path: False
     change: Callable[[str, bytes], bytes] = lambda path, content: content
@@ -72,7 +76,11 @@ class StaticHost:
             self._send(request, 404, b"not here", {}, path, asked)
             return
         content = self.change(path, file.read_bytes())
-        headers = {"Content-Type": TYPES.get(file.suffix, self.data_type), "Cache-Control": "no-store"}
+        headers = {
+            "Content-Type": self.page_types.get(file.suffix, self.data_type),
+            "Cache-Control": "no-store",
+            **self.headers,
+        }
         match = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
         status = 200
         if self.ranges and match:

@@ -8,6 +8,7 @@ import { make, showAnswer, showPassage } from "./view.js";
 const MOST_KEPT_BYTES = 16_000_000;
 const LIMIT = 5;
 const base = new URL("./", location.href.split("#")[0]).href;
+const KEY_NAME = `pair-key:${new URL(base).pathname}`;
 const byId = (id) => document.getElementById(id);
 const [field, hits, answer, state] = ["q", "hits", "answer", "state"].map(byId);
 const noted = new Set();
@@ -28,15 +29,22 @@ function fail(fault) {
   state.textContent = "";
 }
 
-/** Returns the key that must have signed the site: from the link, or the first one that was seen here. */
+/** Returns the key that must have signed the site: from the link, or that of an earlier visit. */
 function findKey() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("key");
-  const name = `pair-key:${new URL(base).pathname}`;
+  // A plus sign of a key is a blank to URLSearchParams.
+  const given = new URLSearchParams(location.hash.slice(1)).get("key")?.replaceAll(" ", "+");
   try {
-    if (given) localStorage.setItem(name, given);
-    return { key: given ?? localStorage.getItem(name) ?? "", remember: (key) => localStorage.setItem(name, key) };
+    return given || localStorage.getItem(KEY_NAME) || "";
   } catch {
-    return { key: given ?? "", remember: () => {} };
+    return given ?? "";
+  }
+}
+
+function rememberKey(key) {
+  try {
+    localStorage.setItem(KEY_NAME, key);
+  } catch {
+    // This browser keeps nothing: every visit is the first.
   }
 }
 
@@ -105,10 +113,9 @@ async function prepareOffline() {
 }
 
 async function start() {
-  const { key, remember } = findKey();
-  site = await Site.open(base, { key, onNote: note });
+  site = await Site.open(base, { key: findKey(), onNote: note });
   const { about } = site;
-  if (about.key) remember(about.key);
+  if (about.key) rememberKey(about.key);
   byId("signed").textContent = about.key ? `Signed by key ${parseKey(about.key).id}` : "Not signed";
   byId("signed").className = about.key ? "good" : "";
   if (!about.embedder) note("words", "This site searches by words only: its embedder does not run in a browser.");

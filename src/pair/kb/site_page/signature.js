@@ -9,7 +9,7 @@ const encoder = new TextEncoder();
 function decode(line, size) {
   try {
     const content = Uint8Array.from(atob(line), (letter) => letter.charCodeAt(0));
-    if (content.length === size) return content;
+    if (content.length === size && btoa(atob(line)) === line) return content;
   } catch {
     // Refused below.
   }

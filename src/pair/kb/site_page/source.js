@@ -55,14 +55,31 @@ export class Source {
 
   /** Reads and checks the manifest. `pinned`: the key that must have signed it; "" for any. */
   async open(pinned = "") {
+    try {
+      this.about = await this.#readSigned(pinned);
+    } catch (fault) {
+      if (fault.kind !== "changed") throw fault;
+      // While the site is replaced, manifest and signature may be of two versions: then both are read once more.
+      this.about = await this.#readSigned(pinned);
+    }
+    return this.about;
+  }
+
+  async #readSigned(pinned) {
     const [content, about] = await this.#readManifest();
     if (about.format !== FORMAT) throw new SiteError("unusable", "This site was written by another version of pair. Reload the page.");
     if (pinned && about.key !== pinned) {
-      const found = about.key ? "signed by another key" : "not signed";
-      throw new SiteError("changed", `Refused: this site is ${found} than the key that you trust.`.replace("not signed than", "not signed by"));
+      const found = about.key ? "signed by another key than" : "not signed by";
+      throw new SiteError("changed", `Refused: this site is ${found} the key that you trust. If its publisher has a new key, open a link with it.`);
     }
-    if (about.key) await this.#checkSignature(content, about.key);
-    this.about = about;
+    if (!about.key) return about;
+    try {
+      const { content: signature } = await this.#get("site.json.minisig", { cache: "no-cache" });
+      await verify(content, signature, about.key);
+    } catch (fault) {
+      if (fault.kind === "offline") throw fault;
+      throw new SiteError("changed", `Refused: the signature of site.json is not valid: ${fault.message}`);
+    }
     return about;
   }
 
@@ -72,25 +89,6 @@ export class Source {
       return [content, JSON.parse(new TextDecoder().decode(content))];
     } catch {
       throw new SiteError("changed", "Refused: site.json is not a manifest.");
-    }
-  }
-
-  async #checkSignature(content, key) {
-    // Between two versions, the signature may be newer than the manifest: then both are read once more.
-    for (let tries = 2, current = content; ; ) {
-      tries -= 1;
-      try {
-        const { content: signature } = await this.#get("site.json.minisig", { cache: "no-cache" });
-        await verify(current, signature, key);
-        return;
-      } catch (fault) {
-        if (fault.kind === "offline") throw fault;
-        if (!tries) throw new SiteError("changed", `Refused: the signature of site.json is not valid: ${fault.message}`);
-        [current] = await this.#readManifest();
-        if (current.length === content.length && current.every((byte, place) => byte === content[place])) {
-          throw new SiteError("changed", `Refused: the signature of site.json is not valid: ${fault.message}`);
-        }
-      }
     }
   }
 

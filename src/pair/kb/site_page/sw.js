@@ -24,10 +24,10 @@ async function answer(request) {
   const cache = await caches.open(PAGE_CACHE);
   try {
     const response = await fetch(request);
-    if (response.ok && response.status === 200) await cache.put(request.url.split("#")[0], response.clone());
+    if (response.ok && response.status === 200) await cache.put(request.url.split(/[?#]/)[0], response.clone());
     return response;
   } catch (fault) {
-    const copy = await cache.match(request.url.split("#")[0]);
+    const copy = await cache.match(request.url, { ignoreSearch: true });
     if (copy) return copy;
     throw fault;
   }

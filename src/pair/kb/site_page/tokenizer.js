@@ -49,7 +49,7 @@ function strip(text, before, behind) {
 }
 
 /** Returns a text without case; Python calls this casefold. */
-export const foldCase = (text) => text.toLowerCase().replaceAll("ß", "ss").replaceAll("ς", "σ");
+export const foldCase = (text) => text.toLowerCase().replaceAll("ß", "ss").replaceAll("ς", "σ").replaceAll("\u0345", "ι");
 
 /** Returns a word without case and accents, and with one spelling for each character. */
 export function fold(word) {
