@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +19,7 @@ FILES = {
     "soup.md": "# Soup\n\nSoup is served on Fridays in the hall.\n",
     "bread.md": "# Bread\n\nThe baker brings the bread at seven.\n",
 }
-QUESTIONS = [
+QUESTIONS: list[dict[str, Any]] = [
     {"question": "When is tea served?", "documents": ["tea.md"], "phrases": ["at  FOUR"]},
     {"question": "On which day is soup served?", "documents": ["other.md", "soup.md"]},
     {"question": "Who won the football match?", "no_answer": True},

@@ -272,6 +272,28 @@ def test_a_site_of_another_embedder_searches_by_words_and_says_so(
         expect(page.locator("#hits li").first).to_be_visible()
 
 
+def test_german_question_words_that_no_document_has_are_stemmed_as_pair_does(
+    tmp_path: Path, browser: Browser, site: PublishedSite
+) -> None:
+    pages = {
+        "lampe.md": "# Lampe\n\nDie Lampe hat 5 W und wird mit dem Schalter neben der Tür bedient.\n",
+        "haus.md": "# Haus\n\nDie Kinder und die Bücher der Lehrer sind in dem Haus, und die Räder auch.\n",
+        "buch.md": "# Buch\n\nDer Schüler liest ein Buch der Lehrer, und die Kinder lesen die Bilder mit ihm.\n",
+    }
+    german = PublishedSite(Workplace(tmp_path), site.keys)
+    german.workplace.environment["PAIR__ENGINE__EMBEDDER"] = "static"
+    write_files(german.workplace.folder / "handbook", {**pages})
+    german.publish("1.0.0")
+    assert german.about["languages"] == ["de"]
+    queries = ["Wer liest?", "Wem gehören die Bücher?", "Wen fragt das Kind?", "wer"]
+    with german.kb("1.0.0") as kb:
+        expected = [kb.search(query, limit=10, exact=True) for query in queries]
+    with StaticHost(german.folder) as running, Viewer(browser, running.url).page() as page:
+        for hits, found in zip(expected, search_in(page, queries), strict=True):
+            assert [hit[0] for hit in found["hits"]] == [hit.document_id for hit in hits]
+            assert [hit[3] for hit in found["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-4)
+
+
 def test_a_site_needs_an_index_and_a_folder(site: PublishedSite) -> None:
     workplace = site.workplace
     workplace.pair("package", "handbook", "-o", "plain.zip").succeeds()

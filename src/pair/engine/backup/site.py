@@ -36,7 +36,7 @@ from pair.engine.format.vectors import Vectors, quantize
 from pair.engine.storage.shard_cache import OpenShard, ShardCache
 from pair.engine.write.writer import live_mask
 from pair.text.languages import LANGUAGES, STOP_WORDS
-from pair.text.tokenizer import stem
+from pair.text.tokenizer import fold, stem
 
 FORMAT = 1
 _FILE_BYTES = 4 * 1024 * 1024
@@ -260,7 +260,9 @@ def _learn_endings(keywords: KeywordRows, language: str) -> dict[str, Any]:
     """
     forms = {*keywords.words, *(form for form, _ in keywords.forms)}
     words = sorted(word for form in forms if (word := form.decode(errors="replace")).isalpha())
-    stems = {word: stem(word, language) for word in words}
+    # Questions have stop words that no document has.
+    stop_words = {fold(word): stem(word, language) for word in sorted(STOP_WORDS[language]) if word.isalpha()}
+    stems = stop_words | {word: stem(word, language) for word in words}
     seen: dict[str, Counter[tuple[int, str]]] = {}
     for word, own in stems.items():
         pairs = zip(word, own, strict=False)
