@@ -161,6 +161,21 @@ def test_a_retrieval_that_cannot_be_repeated_is_no_receipt(
     assert check(workplace, "--json").exits(2).error_code == "E251"
 
 
+def test_a_forged_title_is_refused(workplace: Workplace, receipt: Path) -> None:
+    edit(receipt, passages=lambda passages: [{**passages[0], "title": "Decree"}, *passages[1:]])
+    assert "✗ passages    [1] tea.md 0-" in check(workplace).exits(1).stdout
+
+
+def test_a_receipt_with_other_line_ends_or_order_is_refused_with_its_first_line(
+    workplace: Workplace, receipt: Path
+) -> None:
+    content = receipt.read_bytes()
+    receipt.write_bytes(content.replace(b"\n", b"\r\n"))
+    assert "not in its canonical form, from line 1 on" in check(workplace).exits(1).stdout
+    receipt.write_text(json.dumps(dict(reversed(json.loads(content).items())), indent=1) + "\n")
+    assert "not in its canonical form, from line 2 on" in check(workplace).exits(1).stdout
+
+
 def test_reordered_retrieval_is_refused(workplace: Workplace, receipt: Path) -> None:
     edit(receipt, retrieval=lambda found: {**found, "passages": found["passages"][::-1]})
     assert parts(check(workplace, "--json").exits(1))["retrieval"] is False

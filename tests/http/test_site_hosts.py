@@ -102,10 +102,14 @@ def test_compressed_answers_are_read(browser: Browser, host: StaticHost, ranges:
         expect_answer(page)
 
 
-def test_without_a_file_of_terms_the_rest_is_searched_and_the_page_says_so(browser: Browser, host: StaticHost) -> None:
-    host.missing = lambda path: path.startswith("data/terms-")
+@pytest.mark.parametrize("kind", ["terms", "words", "tokens"])
+def test_without_a_file_the_rest_is_searched_and_the_page_says_so(
+    browser: Browser, host: StaticHost, kind: str
+) -> None:
+    host.missing = lambda path: path.startswith(f"data/{kind}-")
     with Viewer(browser, host.url).page(allowed=REFUSED) as page:
-        type_query(page, "smearing of leap seconds")
+        type_query(page, "Zanzibar pondered a quizzical leap second")
+        expect(page.locator("#state")).to_contain_text("incomplete")
         expect(page.locator("#notes")).to_contain_text("the host answers 404. Results may be incomplete.")
         expect(page.locator("#problem")).to_be_hidden()
         assert page.locator("body").get_attribute("data-state") == "ready"
@@ -128,7 +132,7 @@ def test_without_the_start_nothing_is_searched(browser: Browser, host: StaticHos
 # Changed bytes
 
 
-@pytest.mark.parametrize("kind", ["start", "terms", "texts", "tokens"])
+@pytest.mark.parametrize("kind", ["start", "terms", "texts", "words", "tokens"])
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_changed_byte_in_a_file_is_refused(browser: Browser, host: StaticHost, kind: str, ranges: bool) -> None:
     host.ranges = ranges

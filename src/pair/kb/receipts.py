@@ -8,7 +8,6 @@ Invariants
     A check reads the package or the KB only. It asks no model.
 """
 
-import contextlib
 import hashlib
 import json
 import re
@@ -243,7 +242,7 @@ def _check_digests(receipt: Receipt, content: bytes) -> CheckedPart:
         parts = ", ".join(dict.fromkeys(part for part, _ in changed))
         return CheckedPart("digests", False, f"changed since the receipt was made: {parts}")
     if canonical != content:
-        pairs = enumerate(zip(canonical.splitlines(), content.splitlines(), strict=False), 1)
+        pairs = enumerate(zip(canonical.splitlines(keepends=True), content.splitlines(keepends=True), strict=False), 1)
         line = next((number for number, (ours, given) in pairs if ours != given), len(canonical.splitlines()))
         return CheckedPart("digests", False, f"the file is not in its canonical form, from line {line} on")
     return CheckedPart("digests", True, f"all {len(actual)} parts have their digests")
@@ -284,11 +283,14 @@ def _check_passages(receipt: Receipt, kb: "KnowledgeBase") -> Iterator[CheckedPa
     faults = []
     for number, passage in enumerate(receipt.passages, 1):
         place = f"[{number}] {passage.document_id} {passage.start}-{passage.end}"
-        text = None
-        with contextlib.suppress(errors.NotFoundError):
-            text = kb.document(passage.document_id).text[passage.start : passage.end]
-        if text is None:
+        try:
+            document = kb.document(passage.document_id)
+        except errors.NotFoundError:
             faults.append(f"{place}: there is no such document")
+            continue
+        text = document.text[passage.start : passage.end]
+        if passage.title != (document.title or document.id):
+            faults.append(f"{place}: the document has another title")
         elif text != passage.text or hash_text(text) != passage.sha256:
             faults.append(f"{place}: the document has another text there")
     yield from (CheckedPart("passages", False, fault) for fault in faults)

@@ -7,6 +7,7 @@ Invariants
 """
 
 import functools
+import hashlib
 import html
 import json
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from pair import files
 from pair.kb.package_index import open_package
 from pair.packages.package import PackageManifest
 from pair.packages.rules import SIGNATURE_SUFFIX
-from pair.packages.signing import SecretKey, sign
+from pair.packages.signing import SecretKey, sign_digest
 from pair.settings import Settings
 
 MANIFEST_NAME = "site.json"
@@ -88,10 +89,8 @@ def _write_manifest(folder: Path, about: dict[str, Any], key: SecretKey | None) 
         files.write_atomically(path, content)
         files.unlink(signature, missing_ok=True)
         return
-    draft = folder / f".{MANIFEST_NAME}.draft"
-    files.write_atomically(draft, content)
-    signed = sign(draft, key, f"site:{about['name']}\tversion:{about['version']}")
-    files.unlink(draft)
+    comment = f"site:{about['name']}\tversion:{about['version']}"
+    signed = sign_digest(hashlib.blake2b(content).digest(), key, comment)
     files.write_together((signature, signed), (path, content))
 
 

@@ -318,16 +318,10 @@ def _write_texts(
 
 
 def _to_json(value: Any) -> bytes:
-    # JSON escapes the surrogates that texts of broken files may have.
-    return json.dumps(value, ensure_ascii=not _is_encodable(value)).encode()
-
-
-def _is_encodable(value: Any) -> bool:
     try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # Texts of broken files may have surrogates, which JSON escapes.
+        return json.dumps(value).encode()
 
 
 def _cut_documents(shards: Sequence[_Shard], order: Sequence[_Row]) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,7 @@ async function isValid(key, signature, message) {
   return crypto.subtle.verify({ name: "Ed25519" }, imported, signature, message);
 }
 
-/** Returns the trusted comment. Throws with a reason unless the key signed this content. */
+/** Throws with a reason unless the key signed this content. */
 export async function verify(content, signature, keyLine) {
   const lines = new TextDecoder().decode(signature).replace(/[\r\n]+$/, "").split(/\r?\n/);
   const isWhole = lines.length === 4 && lines[0].startsWith(UNTRUSTED) && lines[2].startsWith(TRUSTED);
@@ -53,5 +53,4 @@ export async function verify(content, signature, keyLine) {
   const comment = lines[2].slice(TRUSTED.length);
   const signed = joinBytes(ofFile, encoder.encode(comment));
   if (!(await isValid(key, decode(lines[3], 64), signed))) throw new Error("its trusted comment was changed");
-  return comment;
 }

@@ -117,10 +117,8 @@ export class Site {
     }
     const isRelevant = !hits.length || this.#isRelevant(asked, ranked);
     return {
-      query: text,
       hits: isRelevant ? hits : [],
       nearMisses: isRelevant ? 0 : hits.length,
-      best: ranked[0]?.score ?? 0,
       corrected: asked.keywords?.corrected ?? new Map(),
       weights: asked.keywords?.weights ?? new Map(),
       terms: asked.keywords?.asked.filter((each) => !each.isStopWord).flatMap((each) => each.terms) ?? [],

@@ -7,7 +7,7 @@ const FORMAT = 1;
 const HASH_LETTERS = 32;
 const WORTH_JOINING = 4096;
 /** The name of the cache of whole files. */
-export const DATA_CACHE = "pair-site-data";
+const DATA_CACHE = "pair-site-data";
 
 /** A failure with a kind: `changed`, `missing`, `replaced`, `offline` or `unusable`. */
 export class SiteError extends Error {
@@ -34,13 +34,10 @@ export class Source {
     this.whole = new Map();
     this.units = new Map();
     this.places = new Map();
-    this.requests = 0;
-    this.bytes = 0;
     this.missing = new Set();
   }
 
   async #get(path, options = {}) {
-    this.requests += 1;
     let response;
     try {
       response = await this.fetcher(new URL(path, this.base).href, options);
@@ -49,7 +46,6 @@ export class Source {
     }
     if (!response.ok) throw new SiteError("missing", `Cannot load ${path}: the host answers ${response.status}.`);
     const content = new Uint8Array(await response.arrayBuffer());
-    this.bytes += content.length;
     return { status: response.status, content };
   }
 

@@ -39,11 +39,11 @@ export class Texts {
 function readRows(pieces, first) {
   const found = new Map();
   let row = first;
-  for (const { id, title, url, chunk, rows } of pieces) {
-    rows.forEach(([start, end, text, gap, page], place) => {
-      found.set(row, { id, title, url, chunk: `${id}#${chunk + place}`, start, end, text, gap, page });
+  for (const { id, title, url, rows } of pieces) {
+    for (const [start, end, text, gap, page] of rows) {
+      found.set(row, { id, title, url, start, end, text, gap, page });
       row += 1;
-    });
+    }
   }
   return found;
 }

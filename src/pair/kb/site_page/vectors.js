@@ -23,10 +23,6 @@ export class Vectors {
     }
   }
 
-  get isExact() {
-    return !this.parts;
-  }
-
   /** Returns the Euclidean distance of each row. */
   distances(query) {
     const found = new Float32Array(this.rows);
