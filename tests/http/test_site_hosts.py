@@ -110,6 +110,7 @@ def test_without_a_file_the_rest_is_searched_and_the_page_says_so(
     with Viewer(browser, host.url).page(allowed=REFUSED) as page:
         type_query(page, "Zanzibar pondered a quizzical leap second")
         expect(page.locator("#state")).to_contain_text("incomplete")
+        expect(page.locator("#state")).not_to_contain_text("ot in this knowledge base")
         expect(page.locator("#notes")).to_contain_text("the host answers 404. Results may be incomplete.")
         expect(page.locator("#problem")).to_be_hidden()
         assert page.locator("body").get_attribute("data-state") == "ready"

@@ -49,12 +49,14 @@ function rememberKey(key) {
 }
 
 function describe(result) {
-  if (!result.hits.length) return result.nearMisses ? "Not in this knowledge base." : "No results.";
+  const { hits, isPartial } = result;
   const changes = Array.from(result.corrected, ([word, near]) => `${word} → ${near}`);
-  const parts = [`${result.hits.length} ${result.hits.length === 1 ? "passage" : "passages"}`];
-  if (result.hits[0].score < NOTHING_BELOW) parts.unshift("Probably not in this knowledge base");
+  const parts = [hits.length ? `${hits.length} ${hits.length === 1 ? "passage" : "passages"}` : "No results"];
+  // What could not be read may be the answer.
+  if (hits.length && hits[0].score < NOTHING_BELOW && !isPartial) parts.unshift("Probably not in this knowledge base");
+  if (!hits.length && result.nearMisses && !isPartial) parts[0] = "Not in this knowledge base";
   if (changes.length) parts.push(`searched instead: ${changes.join("; ")}`);
-  if (result.isPartial) parts.push("incomplete");
+  if (isPartial) parts.push("incomplete");
   if (result.isOffline) parts.push("offline: some words have no vector");
   return parts.join(" · ");
 }
