@@ -3,7 +3,7 @@
 import re
 import tomllib
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -86,3 +86,10 @@ def test_compose_names_the_configuration_so_that_it_counts_in_full() -> None:
         service = COMPOSE["services"][name]
         mounted = [volume.split(":")[1] for volume in service["volumes"] if volume.startswith("./config.yaml:")]
         assert [service["environment"]["PAIR_CONFIG"]] == mounted
+
+
+def test_the_user_of_the_image_may_write_beside_the_cache() -> None:
+    """Shards are built in a folder beside the cache, so the folder above the cache must belong to the user."""
+    [cache] = re.findall(r"PAIR__ENGINE__CACHE_DIR=(\S+)", DOCKERFILE)
+    [made] = re.findall(r"^RUN install --directory --owner=pair (.*)", DOCKERFILE, re.MULTILINE)
+    assert str(PurePosixPath(cache).parent) in made.split()
