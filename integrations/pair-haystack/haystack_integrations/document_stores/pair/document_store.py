@@ -165,7 +165,8 @@ class PairDocumentStore:
         """Delete documents; ids that no document has are ignored."""
         self.kb.delete(document_ids)
 
-    def delete_all_documents(self) -> None:
+    def delete_all_documents(self, recreate_index: bool = False) -> None:  # noqa: ARG002
+        """Delete all documents. A KB has no index apart from them, so `recreate_index` makes no difference."""
         self.kb.delete([stored.id for stored in self._list(None)])
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
@@ -248,8 +249,8 @@ class PairDocumentStore:
     async def delete_documents_async(self, document_ids: list[str]) -> None:
         await asyncio.to_thread(self.delete_documents, document_ids)
 
-    async def delete_all_documents_async(self) -> None:
-        await asyncio.to_thread(self.delete_all_documents)
+    async def delete_all_documents_async(self, recreate_index: bool = False) -> None:
+        await asyncio.to_thread(self.delete_all_documents, recreate_index)
 
     async def delete_by_filter_async(self, filters: dict[str, Any]) -> int:
         return await asyncio.to_thread(self.delete_by_filter, filters)
