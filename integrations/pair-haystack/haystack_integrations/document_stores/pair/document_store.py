@@ -165,7 +165,7 @@ class PairDocumentStore:
         """Delete documents; ids that no document has are ignored."""
         self.kb.delete(document_ids)
 
-    def delete_all_documents(self, recreate_index: bool = False) -> None:  # noqa: ARG002
+    def delete_all_documents(self, recreate_index: bool = False) -> None:
         """Delete all documents. A KB has no index apart from them, so `recreate_index` makes no difference."""
         self.kb.delete([stored.id for stored in self._list(None)])
 
