@@ -1,9 +1,11 @@
 """The entry of `pair mcp` in the configuration files of assistants."""
 
+import codecs
 import json
 import os
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair import errors
-from pair.app.mcp.client_config import Client, entry_for, own_command, plan
+from pair.app.mcp.client_config import Client, apply, entry_for, own_command, plan
 from pair.app.mcp.config_text import edit_json, read_json
 
 ENTRY = {"type": "stdio", "command": "/opt/bin/pair", "args": ["mcp", "--project", "/srv/handbook"]}
@@ -186,6 +188,45 @@ def test_a_file_of_the_user_serves_several_projects(client: Client, tmp_path: Pa
     assert "--name" in " ".join(caught.value.hints)
     plan(client, Path("/home/handbook"), other, "home").carry_out()
     assert len(read(tmp_path / SHARED[client])["mcpServers"]) == 3
+
+
+@pytest.mark.parametrize("client", FILES)
+@pytest.mark.parametrize("head", [b"", codecs.BOM_UTF8], ids=["plain", "marked"])
+def test_line_endings_and_the_byte_order_mark_stay(client: Client, head: bytes, tmp_path: Path):
+    name, key = FILES[client]
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    before = b'# mine\r\nmodel = "x"\r\n' if path.suffix == ".toml" else b'{\r\n  // mine\r\n  "a": [1, 2,]\r\n}\r\n'
+    path.write_bytes(head + before)
+    plan(client, tmp_path, ENTRY).carry_out()
+    written = path.read_bytes()
+    assert written.startswith(head)
+    assert set(before.splitlines(keepends=True)) <= set(written[len(head) :].splitlines(keepends=True))
+    assert written.count(b"\n") == written.count(b"\r\n") > before.count(b"\n")
+    text = written[len(head) :].decode()
+    assert (tomllib.loads if path.suffix == ".toml" else read_json)(text)[key]["pair"] == ENTRY
+
+
+def test_a_read_only_file_is_not_touched(tmp_path: Path):
+    path = tmp_path / ".mcp.json"
+    path.write_text("{}")
+    path.chmod(0o444)
+    with pytest.raises(errors.UsageError, match="read-only"):
+        plan("claude", tmp_path, ENTRY)
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("{}", 0o444)
+
+
+def test_entries_that_are_added_at_the_same_time_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folders = [f"/srv/project-{number}" for number in range(24)]
+
+    def add(folder: str) -> None:
+        apply("windsurf", Path(folder), entry_for("windsurf", ["pair", "mcp", "--project", folder]))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, folders))
+    written = read(tmp_path / SHARED["windsurf"])["mcpServers"]
+    assert {entry["args"][2] for entry in written.values()} == set(folders)
 
 
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | st.sampled_from(["mcpServers", "pair"])

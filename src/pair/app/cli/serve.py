@@ -14,7 +14,7 @@ from typer import Argument, Option
 from pair import errors, files
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
-from pair.app.mcp.client_config import NAME, Client, entry_for, name_for, own_command, plan
+from pair.app.mcp.client_config import NAME, Client, apply, entry_for, name_for, own_command, plan
 from pair.app.mcp.skill import SkillSubject, build_files, make_name
 from pair.auth.rules import Scope
 from pair.auth.trust import TrustStore
@@ -147,7 +147,7 @@ def _client_command(context: CliContext, project: Path, kbs: list[str], allow_wr
 def _configure(
     context: CliContext, client: Client, project: Path, entry: dict[str, Any] | None, name: str, *, dry_run: bool
 ) -> None:
-    change = plan(client, project, entry, name)
+    change = (plan if dry_run else apply)(client, project, entry, name)
     value = {
         "client": client,
         "name": name or name_for(client, project),
@@ -156,9 +156,9 @@ def _configure(
         "server": entry,
     }
     if dry_run:
-        context.show_text({**value, "content": change.content}, change.content.rstrip("\n"))
+        content = change.content.decode("utf-8-sig").replace("\r\n", "\n")
+        context.show_text({**value, "content": content}, content.rstrip("\n"))
         return
-    change.carry_out()
     if not context.as_json:
         render.print_note(f"{change.outcome.capitalize()}: {change.path}")
     context.show(value, *([] if entry is None else [" ".join([entry["command"], *entry["args"]])]), is_answer=True)

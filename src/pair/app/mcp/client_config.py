@@ -1,9 +1,11 @@
 """The entry of `pair mcp` in the configuration files of assistants.
 
 Invariants
-    All other entries and all comments stay unchanged. A file that cannot be parsed is not changed.
+    All other entries, all comments and the line endings stay unchanged. A file that cannot be parsed, or is read-only,
+    is not changed. Commands that change one file at the same time lose nothing.
 """
 
+import codecs
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ Outcome = Literal["added", "changed", "unchanged", "removed"]
 
 NAME = "pair"
 _SERVERS = "mcpServers"
+_BY_HAND = "Add the entry by hand: --dry-run or --print prints it"
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class ConfigChange:
     """The new content of a configuration file."""
 
     path: Path
-    content: str
+    content: bytes
     outcome: Outcome
 
     def carry_out(self) -> None:
@@ -70,7 +73,7 @@ class ConfigChange:
         with files.storage_errors():
             files.make_folder(self.path.parent)
             mode = self.path.stat().st_mode & 0o777 if self.path.exists() else None
-            files.write_atomically(self.path, self.content.encode())
+            files.write_atomically(self.path, self.content)
             if mode is not None:
                 self.path.chmod(mode)
 
@@ -102,15 +105,22 @@ def plan(client: Client, project: Path, entry: Entry | None, name: str = "") -> 
     place, name = _PLACES[client], name or name_for(client, project)
     path = ((Path.home() if place.is_shared else project) / place.path).resolve()
     with files.storage_errors():
-        text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
+        content = path.read_bytes() if path.exists() else b""
+        if path.exists() and not path.stat().st_mode & 0o222:
+            raise errors.settings_invalid(str(path), "the file is read-only", hints=["Nothing was changed", _BY_HAND])
+    head = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+    # The edit works on plain lines; the file keeps its line endings.
+    is_windows = b"\r\n" in content and content.count(b"\r\n") == content.count(b"\n")
+    text = content[len(head) :].decode("utf-8", errors="surrogateescape")
+    text = text.replace("\r\n", "\n") if is_windows else text
     is_toml = path.suffix == ".toml"
     try:
         text.encode()
         value = tomllib.loads(text) if is_toml else read_json(text)
-        content = (edit_toml if is_toml else edit_json)(text, place.key, name, entry)
+        edited = (edit_toml if is_toml else edit_json)(text, place.key, name, entry)
     except (ValueError, RecursionError) as fault:
         kind = "TOML" if is_toml else "JSON"
-        hints = ["Nothing was changed", "Repair the file, or add the entry by hand: --dry-run or --print prints it"]
+        hints = ["Nothing was changed", f"Repair the file. {_BY_HAND}"]
         reason = f"not {kind} that can be edited: {str(fault)[:100]}"
         raise errors.settings_invalid(str(path), reason, hints=hints) from fault
     known = value.get(place.key, {}).get(name)
@@ -122,10 +132,22 @@ def plan(client: Client, project: Path, entry: Entry | None, name: str = "") -> 
         )
     outcome: Outcome = "changed"
     if known == entry:
-        return ConfigChange(path, text, "unchanged")
+        return ConfigChange(path, content, "unchanged")
     if entry is None or known is None:
         outcome = "removed" if entry is None else "added"
-    return ConfigChange(path, content, outcome)
+    edited = edited.replace("\n", "\r\n") if is_windows else edited
+    return ConfigChange(path, head + edited.encode(), outcome)
+
+
+def apply(client: Client, project: Path, entry: Entry | None, name: str = "") -> ConfigChange:
+    """Change the file, and wait for other commands that change it. Raises E010, and E401 as `plan` does."""
+    change = plan(client, project, entry, name)
+    if change.outcome == "unchanged":
+        return change
+    with files.storage_errors(), files.lock_folder(change.path.parent, on_wait=lambda _holder: None):
+        change = plan(client, project, entry, name)
+        change.carry_out()
+    return change
 
 
 def _project_of(entry: Any) -> Any:
