@@ -23,7 +23,10 @@ MAX_METHODS = 16
 BUDGETS = {
     ".": (2770, 11),  # merged hits of several KBs, collections, plain settings without pydantic, locks of both systems
     "ai": (1850, 12),  # queries tokenized without the library, tokens for sites, vectors that come with documents
-    "app": (9820, 43),  # the OpenAI, Dify and OAuth formats, files of eight assistants, skills, subscriptions, receipts
+    "app": (
+        9890,
+        43,
+    ),  # the OpenAI, Dify and OAuth formats, files of eight assistants, skills, subscriptions, receipts, history
     "auth": (870, 6),  # descriptions in full sentences
     "blobs": (1620, 7),
     "client": (900, 4),  # earlier versions, feedback, documents by ids, vectors, deletion by filter

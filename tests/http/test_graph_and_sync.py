@@ -1,6 +1,8 @@
 """The graph around a document or entity, the states of sources, and documents by a part of their name."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +139,38 @@ def test_documents_are_narrowed_by_part_of_their_id_or_title(plain: Served):
     assert ids(contains="große", limit=2) == (["guides/0.md", "guides/1.md"], "guides/1.md")
     assert ids(contains="große", limit=2, after="guides/3.md") == (["guides/4.md"], None)
     assert ids(contains="guides", owner="sync") == ([], None)
+
+
+def test_a_web_page_is_added_to_the_links_file_once(tmp_path: Path):
+    links = tmp_path / "project" / ".pair" / "links.txt"
+    links.parent.mkdir(parents=True)
+    links.write_text("# ours\nhttp://127.0.0.1:9/old # last year")
+    with Served(tmp_path / "project", PAIR__SERVER__SYNC="false") as server:
+        added = [server.post("/sync/links", {"url": url}).json()["added"] for url in ("http://127.0.0.1:9/new",) * 2]
+        assert added == [True, False]
+        assert server.post("/sync/links", {"url": "http://127.0.0.1:9/old"}).json()["added"] is False
+        for url in (
+            "file:///etc/passwd",
+            "https://",
+            "http://a b/",
+            "http://a/\n#",
+            "http://me:secret@a/",
+            "ftp://a/b",
+            "a",
+        ):
+            assert error_of(server.post("/sync/links", {"url": url})) == (400, "E601"), url
+    assert links.read_text() == "# ours\nhttp://127.0.0.1:9/old # last year\nhttp://127.0.0.1:9/new\n"
+
+
+def test_pages_that_are_added_at_the_same_time_are_all_kept(tmp_path: Path):
+    with Served(tmp_path / "project", PAIR__SERVER__SYNC="false") as server:
+        urls = [f"http://127.0.0.1:9/{number}" for number in range(20)]
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(lambda url: server.post("/sync/links", {"url": url}).json()["added"], urls))
+        assert sorted((server.folder / ".pair" / "links.txt").read_text().split()) == sorted(urls)
+
+
+def test_only_an_administrator_of_all_kbs_adds_pages(keyed: Keyed):
+    for key in (keyed.key("read"), keyed.key("write"), keyed.key("admin", "default")):
+        refused = keyed.server.post("/sync/links", {"url": "https://example.com/"}, key=key)
+        assert error_of(refused) == (403, "E603")

@@ -75,6 +75,9 @@ class KbService:
         if not self.is_busy:
             self.kbs.close()
 
+    def uptime_seconds(self) -> float:
+        return (self.clock.now() - self.started_at).total_seconds()
+
     @property
     def is_busy(self) -> bool:
         return bool(self.metrics.in_flight or self._busy_threads) or any(job.is_running for job in self.jobs)

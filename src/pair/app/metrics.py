@@ -34,9 +34,47 @@ _KB_COUNTERS = {
     },
 }
 """Counters of each KB: the metric name and the HELP text, by group and key of the JSON."""
+_MOST_INTERVALS = 120
+_FIRST_INTERVAL_SECONDS = 10.0
 Json = dict[str, Any]
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class RequestHistory:
+    """Requests since the start, in at most 120 intervals. When there would be more, each becomes twice as long."""
+
+    def __init__(self) -> None:
+        self._seconds = _FIRST_INTERVAL_SECONDS
+        self._intervals: list[tuple[int, int, float]] = []
+        """Requests, failed requests and total milliseconds of each interval."""
+
+    def add(self, uptime_seconds: float, is_error: bool, milliseconds: float) -> None:
+        place = self._extend(uptime_seconds)
+        requests, failed, total = self._intervals[place]
+        self._intervals[place] = requests + 1, failed + is_error, total + milliseconds
+
+    def to_json(self, uptime_seconds: float) -> Json:
+        """Return the intervals until now."""
+        self._extend(uptime_seconds)
+        requests, failed, totals = map(list, zip(*self._intervals, strict=True))
+        return {
+            "interval_seconds": self._seconds,
+            "requests": requests,
+            "errors": failed,
+            "latency_ms": [round(total, 3) for total in totals],
+        }
+
+    def _extend(self, uptime_seconds: float) -> int:
+        """Return the place of the interval of this moment, with empty intervals before it."""
+        while uptime_seconds >= self._seconds * _MOST_INTERVALS:
+            padded = [*self._intervals, (0, 0, 0.0)]
+            pairs = zip(padded[: len(self._intervals) : 2], padded[1::2], strict=False)
+            self._intervals = [(one[0] + two[0], one[1] + two[1], one[2] + two[2]) for one, two in pairs]
+            self._seconds *= 2
+        place = max(0, int(uptime_seconds / self._seconds))
+        self._intervals += [(0, 0, 0.0)] * (place + 1 - len(self._intervals))
+        return place
 
 
 class ServerMetrics:
@@ -91,9 +129,13 @@ class ServerMetrics:
         self._cache: collections.Counter[str] = collections.Counter()
         self._evictions: collections.Counter[str] = collections.Counter()
         self._recent: collections.deque[Json] = collections.deque(maxlen=_RECENT)
+        self._history = RequestHistory()
 
-    def note_request(self, route: str, status: int, milliseconds: float, log_fields: Json) -> None:
+    def note_request(self, route: str, status: int, milliseconds: float, log_fields: Json, uptime: float) -> None:
+        """Count a finished request. `uptime`: seconds since the start."""
         method, _, path = route.partition(" ")
+        with self._lock:
+            self._history.add(uptime, status >= 400, milliseconds)
         self._requests.labels(method, path, status).inc()
         self._note_time("route_stats", milliseconds, method, path)
         self._recent.append(log_fields)
@@ -170,7 +212,10 @@ class ServerMetrics:
         for key, count in counts.items():
             self._kb_counters[group, key].labels(kb_id).inc(count)
 
-    def to_json(self) -> Json:
+    def to_json(self, uptime: float) -> Json:
+        """Return the metrics. `uptime`: seconds since the start."""
+        with self._lock:
+            history = self._history.to_json(uptime)
         failed: collections.Counter[tuple[str, str]] = collections.Counter()
         for (method, path, status), count in _read(self._requests, "_total").items():
             failed["route_stats", f"{method} {path}"] += int(count) if int(status) >= 400 else 0
@@ -195,6 +240,7 @@ class ServerMetrics:
                 "prefetched_bytes": self._cache["prefetched_bytes"],
             },
             "recent_requests": list(self._recent),
+            "history": history,
         }
 
     def _describe_times(self, group: str, failed: Mapping[tuple[str, str], int]) -> dict[str, Json]:

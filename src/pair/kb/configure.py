@@ -1,4 +1,4 @@
-"""Edits of collections in the configuration file, as text, so that comments and order stay.
+"""Edits of collections in the configuration file, as text, so that comments and order stay; and of the links file.
 
 Invariants
     The edited text is parsed before it is written. If more than the one collection differs, nothing is written.
@@ -13,12 +13,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pair import errors, files
 from pair.auth.trust import TrustedFile, TrustStore
-from pair.settings import COLLECTIONS, CONFIG_PLACES, CheckedConfig, check_config, compose_config, find_config
+from pair.settings import (
+    COLLECTIONS,
+    CONFIG_PLACES,
+    CheckedConfig,
+    Settings,
+    check_config,
+    compose_config,
+    find_config,
+)
+from pair.sync.rules import parse_links
 
 _PLAIN = re.compile(r"[A-Za-z./][A-Za-z0-9./_-]*")
+_MOST_LINK_CHARACTERS = 2_000
 _AMBIGUOUS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
@@ -58,6 +69,25 @@ def remove_collection(config: str | None, name: str) -> EditedConfig:
     lines = edit.text.splitlines(keepends=True)
     rest = "".join([*lines[:first], *lines[last + 1 :]])
     return edit.write(rest, known, textwrap.dedent("".join(lines[first : last + 1])).splitlines())
+
+
+def add_link(settings: Settings, url: str) -> bool:
+    """Add a web page to the links file. Return False if the file names it already. Raises E601.
+
+    Other processes may add links at the same time.
+    """
+    parts = urlsplit(url)
+    is_plain = url.isprintable() and not any(mark in url for mark in ' \\"<>') and len(url) <= _MOST_LINK_CHARACTERS
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None or not is_plain:
+        raise errors.request_invalid("url: not the address of a web page: https://example.com/guide")
+    path = files.expand_path(settings.kb.links_file_path).absolute()
+    with files.storage_errors(), files.lock_folder(path.parent, on_wait=lambda _holder: None):
+        content = files.read_file(path) if path.exists() else b""
+        if url in parse_links(content.decode("utf-8", errors="replace")):
+            return False
+        gap = b"" if not content or content.endswith(b"\n") else b"\n"
+        files.write_atomically(path, content + gap + url.encode() + b"\n")
+    return True
 
 
 class _Edit:

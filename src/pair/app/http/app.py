@@ -174,7 +174,7 @@ class HttpApp:
         if access.kb_id:
             fields["kb_id"] = access.kb_id[:128]
         fields |= {key: access.log_fields[key] for key in ("tool", "error") if key in access.log_fields}
-        self._metrics.note_request(name, status, milliseconds, fields)
+        self._metrics.note_request(name, status, milliseconds, fields, request.service.uptime_seconds())
         is_page = name in _PAGE_ROUTES  # opening the page once takes many requests
         level = logging.DEBUG if is_page else logging.INFO
         if status >= 400:

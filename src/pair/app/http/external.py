@@ -55,7 +55,7 @@ class RetrievalSetting:
 class MetadataComparison:
     """One condition on metadata."""
 
-    name: Annotated[str | list[str], MinLen(1)]
+    name: Annotated[str, MinLen(1)] | Annotated[list[str], MinLen(1)]
     comparison_operator: Annotated[str, Field(examples=["is"])]
     value: Any = None
 

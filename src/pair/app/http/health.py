@@ -71,6 +71,13 @@ class CacheMetrics(BaseModel):
     prefetched_bytes: int
 
 
+class HistoryMetrics(BaseModel):
+    interval_seconds: float
+    requests: list[int]
+    errors: list[int]
+    latency_ms: list[float]
+
+
 class RuntimeMetrics(BaseModel):
     peak_memory_bytes: int
     cpu_seconds: float
@@ -88,6 +95,7 @@ class MetricsResponse(BaseModel):
     refused: dict[str, int]
     cache: CacheMetrics
     recent_requests: list[dict[str, Any]]
+    history: HistoryMetrics
     kbs: dict[str, dict[str, Any]]
     care: dict[str, dict[str, float]]
     librarians: dict[str, dict[str, str]]
@@ -143,7 +151,7 @@ def take_snapshot(service: KbService) -> Json:
     kbs = _read_stats(service)
     used, spent = resource and resource.getrusage(resource.RUSAGE_SELF), os.times()
     return {
-        **service.metrics.to_json(),
+        **service.metrics.to_json(service.uptime_seconds()),
         "embed_stats": {kb_id: embedder.to_json() for kb_id, embedder in service.kbs.embedders.items()},
         "kbs": kbs,
         "librarians": {
@@ -157,7 +165,7 @@ def take_snapshot(service: KbService) -> Json:
             "num_gc": sum(generation["collections"] for generation in gc.get_stats()),
             "processors": os.cpu_count(),
         },
-        "uptime_seconds": round((service.clock.now() - service.started_at).total_seconds(), 3),
+        "uptime_seconds": round(service.uptime_seconds(), 3),
         "start_time": to_timestamp(service.started_at),
     }
 

@@ -21,6 +21,7 @@ from pair.app.kb_access import IngestRun
 from pair.auth import rules
 from pair.engine.query.documents import DocumentPage, Facet
 from pair.engine.query.graph_view import Neighbourhood
+from pair.kb.configure import add_link
 from pair.kb.diff import DiffReport, DiffRequest, diff_versions
 from pair.kb.ingest import read_document
 from pair.kb.kb import KnowledgeBase
@@ -473,6 +474,19 @@ async def sync(request: Admin) -> Response:
 
     report = await (request.context.shared_runs.next(("sync", kb_id), run) if asked.wait else run())
     return answer({"status": "ok", "kb_id": kb_id, **report})
+
+
+@router.post("/sync/links", **describe(schemas.LinkResponse, body=schemas.LinkRequest))
+async def add_page(request: Admin) -> Response:
+    """Add a web page to the links file
+
+    The next sync of the default KB reads it. Pages at private addresses are refused then, unless the settings allow
+    them.
+    """
+    asked, service = await request.read(schemas.LinkRequest), request.service
+    request.check_sees_all()
+    added = await service.run(lambda: add_link(service.settings, asked.url))
+    return answer({"status": "ok", "added": added})
 
 
 @router.get("/sync", **describe(schemas.SourceListResponse))

@@ -187,6 +187,13 @@ class SyncRequest:
 
 
 @strict
+class LinkRequest:
+    """A web page to sync."""
+
+    url: Annotated[str, MinLen(1), MaxLen(2000), Field(examples=["https://example.com/guide"])]
+
+
+@strict
 class RollbackRequest:
     version: VersionName
     kb_id: KbId = ""
@@ -399,6 +406,11 @@ class FacetListResponse(BaseModel):
     kb_id: str
     key: str
     values: list[Facet]
+
+
+class LinkResponse(BaseModel):
+    status: Ok
+    added: bool
 
 
 class DeleteResponse(BaseModel):

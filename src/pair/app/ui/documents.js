@@ -1,13 +1,15 @@
 // Documents: list, filter, open, delete and upload them.
 
 import { documentPath, get, ingest, remove, upload } from "./api.js";
-import { amount, badge, confirmed, empty, emptyKb, make, problem, say } from "./dom.js";
+import { amount, badge, confirmed, count, empty, loaded, loading, make, problem, say } from "./dom.js";
+import { emptyKb } from "./first.js";
 import { current, link } from "./route.js";
 import { isShowing } from "./reader.js";
 
 const PAGE = 25;
+const VALUES = 30;
 
-let filter, owner, list, pager, progress, picker, zone, starts, changed, latest;
+let filter, owner, key, values, list, pager, progress, zone, starts, changed, latest, kbShown, chosen;
 
 /** `onChange` is called after documents were stored or deleted. */
 export function mount(root, onChange) {
@@ -15,26 +17,45 @@ export function mount(root, onChange) {
   starts = [""];
   filter = make("input", { id: "doc-filter", type: "search", placeholder: "Part of a name or title", autocomplete: "off", spellcheck: false });
   owner = make("select", { id: "doc-owner" }, [["", "all"], ["sync", "synced"], ["ingest", "uploaded"]].map(([value, text]) => make("option", { value }, text)));
-  picker = make("input", { type: "file", id: "files", multiple: true, class: "hidden", tabindex: -1, "aria-label": "Files to upload" });
+  key = make("select", { id: "doc-key" });
+  values = make("div", { class: "row values", role: "group", "aria-label": "Values" });
+  const picker = filePicker("files", "Files to upload", { multiple: true });
+  const folder = filePicker("folder", "Folder to upload", { webkitdirectory: true });
   zone = make("div", { class: "drop", id: "drop" },
     make("p", {}, make("strong", {}, "Drop files here"), " to upload them, or"),
-    make("button", { type: "button", class: "primary", onclick: () => picker.click() }, "Choose files"), picker,
+    make("div", { class: "row" },
+      make("button", { type: "button", class: "primary", onclick: () => picker.click() }, "Choose files"), picker,
+      make("button", { type: "button", class: "plain", onclick: () => folder.click() }, "Choose a folder"), folder),
     make("p", { class: "quiet" }, "Text, Markdown, HTML, PDF, Office, OpenDocument, EPUB, RTF, e-mail, CSV, notebooks, code, and .jsonl with one document per line."));
   progress = make("div", { class: "progress", role: "status", "aria-live": "polite" });
   list = make("ul", { class: "documents", "aria-label": "Documents" });
   pager = make("nav", { class: "row end", "aria-label": "Pages of documents" });
   root.append(make("h1", {}, "Documents"), zone, progress,
     make("form", { class: "row", role: "search", onsubmit: (event) => event.preventDefault() },
-      make("label", { for: "doc-filter" }, "Filter"), filter, make("label", { for: "doc-owner" }, "From"), owner),
-    list, pager);
+      make("label", { for: "doc-filter" }, "Filter"), filter, make("label", { for: "doc-owner" }, "From"), owner,
+      make("label", { for: "doc-key" }, "Metadata"), key),
+    values, list, pager);
   filter.addEventListener("input", restart);
   owner.addEventListener("change", restart);
+  key.addEventListener("change", () => pick(null));
+  forget();
+  prepareDropping(root);
+}
+
+function filePicker(id, name, more) {
+  const picker = make("input", { type: "file", id, class: "hidden", tabindex: -1, "aria-label": name, ...more });
   picker.addEventListener("change", () => {
     const files = [...picker.files];
     picker.value = "";
     put(files);
   });
-  prepareDropping(root);
+  return picker;
+}
+
+/** Forget the metadata keys of another KB. */
+function forget() {
+  chosen = null;
+  key.replaceChildren(make("option", { value: "" }, "any"));
 }
 
 function prepareDropping(root) {
@@ -63,20 +84,59 @@ function restart() {
   load();
 }
 
+/** Choose a value of the metadata key, or null for all values. */
+function pick(value) {
+  chosen = value;
+  restart();
+}
+
 async function load() {
   const mine = (latest = {});
-  const parameters = { kb_id: current().kb, contains: filter.value.trim(), owner: owner.value, limit: PAGE, after: starts.at(-1) };
+  const kb = current().kb;
+  if (kbShown !== kb) {
+    forget();
+    starts = [""];
+  }
+  kbShown = kb;
+  const condition = chosen === null ? "" : JSON.stringify({ [key.value]: { eq: chosen } });
+  const parameters = { kb_id: kb, contains: filter.value.trim(), owner: owner.value, filter: condition, limit: PAGE, after: starts.at(-1) };
+  loading(list);
   try {
-    const found = await get("/rag/docs", parameters);
+    const [found, facets] = await Promise.all([get("/rag/docs", parameters), listValues(kb)]);
     if (mine !== latest) return;
-    list.replaceChildren(...found.documents.map(row));
-    if (!found.documents.length) list.replaceChildren(make("li", {}, empty(found.next ? "No match on this page" : "No documents", found.next ? "Choose Next to search further." : "Drop a few files above.")));
+    values.replaceChildren(...facets);
+    learn(found.documents);
+    loaded(list, found.documents.map(row));
+    if (!found.documents.length) loaded(list, make("li", {}, empty(found.next ? "No match on this page" : "No documents", found.next ? "Choose Next to search further." : "Drop a few files above.")));
     turnPages(found.next);
   } catch (fault) {
     if (mine !== latest) return;
-    list.replaceChildren(make("li", {}, fault.code === "E201" ? emptyKb() : problem(fault)));
+    loaded(list, make("li", {}, fault.code === "E201" ? emptyKb() : problem(fault)));
     pager.replaceChildren();
+    values.replaceChildren();
   }
+}
+
+/** Offer the metadata keys of these documents. */
+function learn(documents) {
+  const known = new Set([...key.options].map((each) => each.value));
+  for (const name of documents.flatMap((each) => Object.keys(each.metadata))) {
+    if (known.has(name)) continue;
+    known.add(name);
+    key.append(make("option", { value: name }, name));
+  }
+}
+
+/** The values of the chosen metadata key, with the number of documents that have each. */
+async function listValues(kb) {
+  if (!key.value) return [];
+  const found = await get("/rag/facets", { kb_id: kb, key: key.value, owner: owner.value, limit: VALUES });
+  if (!found.values.length) return [make("span", { class: "quiet" }, "No document has such a value.")];
+  return found.values.map(({ value, count: documents }) => {
+    const isChosen = chosen !== null && String(chosen) === String(value);
+    return make("button", { type: "button", class: "plain value", "aria-pressed": String(isChosen), onclick: () => pick(isChosen ? null : value) },
+      String(value), make("span", { class: "quiet" }, ` ${count.format(documents)}`));
+  });
 }
 
 function turnPages(next) {

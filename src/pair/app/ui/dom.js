@@ -105,10 +105,16 @@ export function empty(title, text) {
   return make("div", { class: "empty" }, make("strong", {}, title), make("p", {}, text));
 }
 
-/** Shown wherever a KB without documents is searched, asked or listed. */
-export function emptyKb() {
-  return make("div", { class: "empty" }, make("strong", {}, "This knowledge base is empty"),
-    make("p", {}, make("a", { href: "#/documents" }, "Upload files"), ", or put files into .pair/knowledge and wait for the next sync."));
+/** Say that a list is loading, unless it still shows what it showed before. */
+export function loading(list) {
+  list.setAttribute("aria-busy", "true");
+  if (!list.childElementCount) list.append(make(/^[OU]L$/.test(list.tagName) ? "li" : "p", { class: "line quiet" }, "Loading…"));
+}
+
+/** Show what was loaded. */
+export function loaded(list, ...children) {
+  list.removeAttribute("aria-busy");
+  list.replaceChildren(...children.flat());
 }
 
 /** Ask for confirmation: `{title, text, no, yes}` are the texts of the dialog and its two buttons. */

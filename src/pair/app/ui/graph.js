@@ -29,9 +29,13 @@ export function drawn(around, centre) {
   return picture;
 }
 
+/** Cut a long name, between words where possible: what is shown must be a part of the name for speech control. */
 function shortened(name, letters) {
   const characters = [...name];
-  return characters.length > letters ? `${characters.slice(0, letters - 1).join("")}…` : name;
+  if (characters.length <= letters) return name;
+  const beginning = characters.slice(0, letters - 1).join("");
+  const isBetweenWords = characters[letters - 1] === " ";
+  return `${isBetweenWords ? beginning : beginning.slice(0, beginning.lastIndexOf(" ")) || beginning}…`;
 }
 
 function gathered(around, centre, frame) {

@@ -8,6 +8,7 @@ import { close, current, link } from "./route.js";
 import { said } from "./search.js";
 
 const RENDERED_CHARACTERS = 400_000;
+const LEAST_HEADINGS = 4;
 const sheet = document.getElementById("reader");
 const titles = new Map();
 let loading = null;
@@ -60,16 +61,26 @@ async function showText(route, title, body, signal) {
   const found = await get(documentPath(route.doc), { kb_id: route.kb, at: route.at }, signal);
   title.textContent = found.title || found.id;
   titles.set(found.id, title.textContent);
-  const span = /^(\d+)-(\d+)$/.exec(route.span);
-  const options = { spans: span ? [[Number(span[1]), Number(span[2])]] : [], attributes: { class: "here" } };
+  const span = /^(\d+)-(\d+)$/.exec(route.quote || route.span);
+  const options = { spans: span ? [[Number(span[1]), Number(span[2])]] : [], attributes: { class: route.quote ? "here quoted" : "here" } };
   // Very long texts are shown as they are stored: rendering them would take seconds.
   const isLong = found.text.length > RENDERED_CHARACTERS;
   const text = make("div", { class: isLong ? "text raw" : "text prose", tabindex: 0, role: "region", "aria-label": "Text" },
     isLong ? marked(found.text, options.spans, options.attributes) : renderMarkdown(found.text, options));
-  body.replaceChildren(facts(found, route.at), text);
+  body.replaceChildren(facts(found, route.at), outline(text), text);
   const passage = text.querySelector(".here");
   passage?.setAttribute("id", "passage");
   passage?.scrollIntoView({ block: passage.offsetHeight > body.clientHeight ? "start" : "center" });
+}
+
+/** Return the headings of a long text, each a button that scrolls to it; nothing for a short text. */
+function outline(text) {
+  const headings = [...text.querySelectorAll(":scope > :is(h3, h4, h5, h6)")];
+  if (headings.length < LEAST_HEADINGS) return "";
+  const least = Math.min(...headings.map((each) => Number(each.tagName[1])));
+  const item = (heading) => make("li", { class: `level-${Math.min(2, Number(heading.tagName[1]) - least)}` },
+    make("button", { type: "button", class: "plain", onclick: () => heading.scrollIntoView({ block: "start" }) }, heading.textContent));
+  return make("details", { class: "outline" }, make("summary", {}, "Contents"), make("ul", {}, headings.map(item)));
 }
 
 /** A document of an earlier version cannot be deleted. */

@@ -2,7 +2,8 @@
 
 const VIEWS = ["search", "ask", "documents", "sources", "versions", "server"];
 // at: the version that is searched and read; "" for the current one. span: a passage of the open document.
-const KEPT = ["q", "mode", "filter", "kb", "at", "doc", "span", "entity", "tab", "a", "b"];
+// quote: the quoted words, which are marked instead of the passage.
+const KEPT = ["q", "mode", "filter", "kb", "at", "doc", "span", "quote", "entity", "tab", "a", "b"];
 
 let onMove = () => {};
 
@@ -16,7 +17,7 @@ export function current() {
 
 /** Return the address of the current place with these changes. */
 export function link(changes) {
-  const route = { ...current(), ...changes };
+  const route = { ...current(), ...("doc" in changes ? { quote: "" } : {}), ...changes };
   const parameters = new URLSearchParams();
   for (const name of KEPT) if (route[name]) parameters.set(name, route[name]);
   const query = parameters.toString();
@@ -24,7 +25,7 @@ export function link(changes) {
 }
 
 /** Of an open document or entity; none of them when it is closed. */
-export const CLOSED = { doc: "", span: "", entity: "", tab: "" };
+export const CLOSED = { doc: "", span: "", quote: "", entity: "", tab: "" };
 
 function isOpen(route) {
   return Boolean(route.doc || route.entity);

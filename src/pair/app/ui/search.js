@@ -1,11 +1,14 @@
 // Search as you type: one request at a time, then the newest query. Answers to older queries are dropped.
 
-import { post } from "./api.js";
-import { amount, draw, empty, emptyKb, lifecycleTags, make, places, problem } from "./dom.js";
+import { get, post } from "./api.js";
+import { amount, draw, empty, lifecycleTags, make, places, problem } from "./dom.js";
+import { rating } from "./feedback.js";
+import { emptyKb } from "./first.js";
 import { renderSnippet } from "./markdown.js";
 import { amend, current, go, link } from "./route.js";
 
 const HITS = 10;
+const SAMPLES = 8;
 const WINDOW = 420;
 const MODES = [
   ["hybrid", "Hybrid", "Keywords and meaning"],
@@ -118,7 +121,7 @@ async function look(isForced = false) {
 async function answered(question, name) {
   if (!question.query) {
     shown([], question.query, "");
-    list.replaceChildren(make("li", { class: "bare" }, empty("Search this knowledge base", "Type a few words, an error code or a question. Press / to return to this field.")));
+    welcome(name);
     return true;
   }
   try {
@@ -126,13 +129,34 @@ async function answered(question, name) {
     if (name !== asked) return false;
     const took = `${amount(found.results.length, "passage")} in ${found.took_ms.toFixed(1)} ms`;
     const way = found.mode_used === found.search_mode ? "" : ` · ${found.mode_used}`;
-    shown(found.results.map(card), question.query, took + way + (found.reason ? ` · ${found.reason}` : "") + (found.partial ? " · some shards could not be searched" : ""));
+    shown(found.results.map((hit) => card(hit, question)), question.query, took + way + (found.reason ? ` · ${found.reason}` : "") + (found.partial ? " · some shards could not be searched" : ""));
     if (!found.results.length) list.replaceChildren(make("li", { class: "bare" }, empty("No results", "Try other words, another mode or fewer filters.")));
   } catch (fault) {
     if (name !== asked) return false;
     shown([make("li", { class: "bare" }, fault.code === "E201" ? emptyKb() : problem(fault))], question.query, "");
   }
   return true;
+}
+
+/** Without a query: what the KB has, or how to fill it. */
+async function welcome(name) {
+  const { kb, at } = current();
+  const parts = [empty("Search this knowledge base", "Type a few words, an error code or a question. Press / to return to this field.")];
+  try {
+    const { kbs } = await get("/rag/kbs");
+    const known = kbs.find((each) => each.kb_id === (kb || "default"));
+    if (!known) parts[0] = emptyKb();
+    else {
+      const { documents } = await get("/rag/docs", { kb_id: kb, at, limit: SAMPLES });
+      parts.push(make("section", { class: "samples" },
+        make("h2", {}, make("a", { href: link({ view: "documents", at: "" }) }, amount(known.documents, "document"))),
+        make("ul", { class: "lines" }, documents.map((each) => make("li", {},
+          make("a", { href: link({ doc: each.id, span: "", tab: "", entity: "" }) }, each.title || each.id))))));
+    }
+  } catch (fault) {
+    parts.push(problem(fault));
+  }
+  if (name === asked && !input.value.trim()) list.replaceChildren(make("li", { class: "bare" }, parts));
 }
 
 /** Search again after a change of the KB. */
@@ -147,7 +171,7 @@ function shown(items, query, text) {
   status.textContent = text;
 }
 
-function card(hit) {
+function card(hit, question) {
   const where = { doc: hit.id, span: `${hit.start}-${hit.end}` };
   const [text, spans] = bestWindow(hit.content, hit.highlights);
   return make("li", { class: "card hit" },
@@ -160,7 +184,9 @@ function card(hit) {
       lifecycleTags(hit.lifecycle),
       Object.entries(hit.metadata).slice(0, 4).map(([name, value]) => make("span", { class: "tag" }, `${name}: ${said(value)}`)),
       hit.also_in.length ? make("span", { class: "tag" }, `also in ${hit.also_in_count ?? hit.also_in.length} more`) : null,
-      make("a", { class: "quiet-link", href: link({ ...where, tab: "graph", entity: "" }), "aria-label": `Graph around ${hit.title || hit.id}` }, "Graph")));
+      make("span", { class: "row ends" },
+        question.at ? null : rating(question.query, question.kb_id, [hit.id], hit.title || hit.id),
+        make("a", { class: "quiet-link", href: link({ ...where, tab: "graph", entity: "" }), "aria-label": `Graph around ${hit.title || hit.id}` }, "Graph"))));
 }
 
 export function said(value) {

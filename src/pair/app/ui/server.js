@@ -1,22 +1,25 @@
-// The server: its KBs with shards and sizes, background jobs, and live metrics.
+// The server: its KBs with shards and sizes, requests since the start, live metrics, and background jobs.
 
 import { get } from "./api.js";
-import { amount, badge, bytes, count, draw, make, problem, when } from "./dom.js";
+import { amount, badge, bytes, count, draw, loaded, loading, make, problem, when } from "./dom.js";
 
 const EVERY_MS = 2000;
 const KEPT = 60;
 const [WIDTH, HEIGHT] = [240, 56];
 
-let kbs, jobs, charts, trouble, before, timer, isShown;
+let kbs, jobs, charts, past, started, trouble, before, timer, isShown;
 const series = new Map();
 
 export function mount(root) {
   kbs = make("div", { class: "grid", id: "kbs" });
   jobs = make("div", { class: "grid", id: "jobs" });
   charts = make("div", { class: "grid", id: "charts" });
+  past = make("div", { class: "grid", id: "history" });
+  started = make("h2", {}, "Since the start");
   trouble = make("div", {});
   root.append(make("h1", {}, "Server"), trouble,
     make("h2", {}, "Knowledge bases"), kbs,
+    started, past,
     make("h2", {}, "Live"), charts,
     make("h2", {}, "Background jobs"), jobs);
   document.addEventListener("visibilitychange", () => {
@@ -40,12 +43,13 @@ export function refresh() {
 }
 
 async function listKbs() {
+  loading(kbs);
   try {
     const found = await get("/rag/kbs");
-    kbs.replaceChildren(...found.kbs.map(kb));
-    if (!found.kbs.length) kbs.replaceChildren(make("p", { class: "quiet" }, "No knowledge base has documents yet."));
+    loaded(kbs, found.kbs.map(kb));
+    if (!found.kbs.length) loaded(kbs, make("p", { class: "quiet" }, "No knowledge base has documents yet."));
   } catch (fault) {
-    kbs.replaceChildren(problem(fault));
+    loaded(kbs, problem(fault));
   }
 }
 
@@ -77,6 +81,9 @@ async function poll() {
     if (trouble.hasChildNodes()) listKbs(); // the server is back
     trouble.replaceChildren();
     note(figures);
+    started.replaceChildren("Since the start, ", when(figures.start_time));
+    started.title = `Each point is ${amount(figures.history.interval_seconds, "second")}`;
+    past.replaceChildren(...history(figures.history));
     jobs.replaceChildren(...Object.entries(figures.background).map(job));
     charts.replaceChildren(...[...series].map(([name, values]) => chart(name, values)));
   } catch (fault) {
@@ -118,13 +125,26 @@ function note(figures) {
   before = now;
 }
 
-function chart(name, { unit, points }) {
+/** Requests, errors and durations since the start. */
+function history({ interval_seconds: seconds, requests, errors, latency_ms: latency }) {
+  const total = (values) => values.reduce((one, other) => one + other, 0);
+  const rate = (values) => values.map((each) => each / seconds);
+  const mean = requests.map((each, place) => (each ? latency[place] / each : 0));
+  const all = total(requests);
+  return [
+    chart("Requests", { points: rate(requests) }, count.format(all)),
+    chart("Errors", { points: rate(errors) }, count.format(total(errors))),
+    chart("Mean duration", { points: mean }, `${(all ? total(latency) / all : 0).toFixed(1)} ms`),
+  ];
+}
+
+function chart(name, { unit, points }, figure) {
   const highest = Math.max(...points, 1e-9);
   const step = WIDTH / Math.max(points.length - 1, 14);
   const first = WIDTH - step * (points.length - 1);
   const path = points.map((value, number) => `${(first + number * step).toFixed(1)},${(HEIGHT - 3 - (value / highest) * (HEIGHT - 8)).toFixed(1)}`);
   const last = points.at(-1);
-  const said = `${last >= 100 || Number.isInteger(last) ? Math.round(last) : last.toFixed(1)}${unit}`;
+  const said = figure ?? `${last >= 100 || Number.isInteger(last) ? Math.round(last) : last.toFixed(1)}${unit}`;
   return make("article", { class: "card chart" },
     make("div", { class: "row between" }, make("h3", {}, name), make("strong", {}, said)),
     draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${name}: ${said}`, preserveAspectRatio: "none" },

@@ -1,7 +1,8 @@
 // Synced sources: the state of each, and the reason.
 
 import { get } from "./api.js";
-import { amount, badge, empty, make, problem, when } from "./dom.js";
+import { amount, badge, empty, loaded, loading, make, problem, when } from "./dom.js";
+import { addressForm } from "./first.js";
 
 const KINDS = { current: "good", pending: "warn", failing: "bad", skipped: "" };
 const PAGE = 50;
@@ -16,7 +17,7 @@ export function mount(root) {
   root.append(make("h1", {}, "Sources"), summary,
     make("div", { class: "row" }, make("label", { for: "state" }, "State"), state,
       make("button", { type: "button", class: "plain", onclick: load }, "Refresh")),
-    list, more);
+    addressForm(load), list, more);
 }
 
 export function show(_route, isNew) {
@@ -28,15 +29,17 @@ export function refresh() {
 }
 
 async function load() {
+  loading(list);
   try {
     const found = await get("/sync", { state: state.value, limit: PAGE });
     summary.replaceChildren(...tiles(found));
     const rows = [...(await troubled(found)), ...found.sources.filter((each) => state.value || !isTrouble(each.state))];
-    list.replaceChildren(...rows.map(row));
-    if (!found.sources.length) list.replaceChildren(make("li", {}, empty("No sources", "Add a folder or a site: pair add ./docs")));
+    loaded(list, rows.map(row));
+    if (!found.sources.length) loaded(list, make("li", {}, empty("No sources", "Add a page above, or a folder or site in a terminal: pair add ./docs")));
     goOn(found.next);
   } catch (fault) {
-    list.replaceChildren(make("li", {}, problem(fault)));
+    loaded(list, make("li", {}, problem(fault)));
+    more.replaceChildren();
   }
 }
 
@@ -56,9 +59,13 @@ function goOn(next) {
   more.replaceChildren();
   if (next === null) return;
   more.append(make("button", { type: "button", class: "plain", onclick: async () => {
-    const found = await get("/sync", { state: state.value, limit: PAGE, after: next });
-    list.append(...found.sources.filter((each) => state.value || !isTrouble(each.state)).map(row));
-    goOn(found.next);
+    try {
+      const found = await get("/sync", { state: state.value, limit: PAGE, after: next });
+      list.append(...found.sources.filter((each) => state.value || !isTrouble(each.state)).map(row));
+      goOn(found.next);
+    } catch (fault) {
+      more.prepend(problem(fault));
+    }
   } }, "Show more"));
 }
 

@@ -1,7 +1,8 @@
 // Versions: list them, compare two of them, and roll back.
 
 import { get, post } from "./api.js";
-import { amount, badge, confirmed, emptyKb, make, problem, say, when } from "./dom.js";
+import { amount, badge, confirmed, loaded, loading, make, problem, say, when } from "./dom.js";
+import { emptyKb } from "./first.js";
 import { current, go, link } from "./route.js";
 
 const CAUSES = {
@@ -45,11 +46,12 @@ function pickedIn(route) {
 
 async function load() {
   const mine = (latest = {});
+  loading(list);
   try {
     const found = await get("/rag/versions", { kb_id: current().kb });
     if (mine !== latest) return;
     mayRollBack = found.may_roll_back;
-    list.replaceChildren(...found.versions.map(row));
+    loaded(list, found.versions.map(row));
     const options = () => found.versions.map((each) => make("option", { value: each.version }, nameOf(each)));
     from.replaceChildren(make("option", { value: "" }, "–"), ...options());
     to.replaceChildren(make("option", { value: "" }, "the current version"), ...options());
@@ -57,7 +59,7 @@ async function load() {
   } catch (fault) {
     if (mine !== latest) return;
     head("");
-    list.replaceChildren(make("li", {}, fault.code === "E201" ? emptyKb() : problem(fault)));
+    loaded(list, make("li", {}, fault.code === "E201" ? emptyKb() : problem(fault)));
   }
 }
 
@@ -134,9 +136,13 @@ function goOn(found, asked, items, more) {
   more.replaceChildren();
   if (found.next === null) return;
   more.append(make("button", { type: "button", class: "plain", onclick: async () => {
-    const next = await get("/rag/diff", { ...asked, after: found.next });
-    items.append(...next.documents.map(item));
-    goOn(next, asked, items, more);
+    try {
+      const next = await get("/rag/diff", { ...asked, after: found.next });
+      items.append(...next.documents.map(item));
+      goOn(next, asked, items, more);
+    } catch (fault) {
+      more.prepend(problem(fault));
+    }
   } }, "Show more"));
 }
 
