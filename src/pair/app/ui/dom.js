@@ -108,7 +108,7 @@ export function empty(title, text) {
 /** Say that a list is loading, unless it still shows what it showed before. */
 export function loading(list) {
   list.setAttribute("aria-busy", "true");
-  if (!list.childElementCount) list.append(make(/^[OU]L$/.test(list.tagName) ? "li" : "p", { class: "line quiet" }, "Loading…"));
+  if (!list.childElementCount) list.append(make(/^[OU]L$/.test(list.tagName) ? "li" : "p", { class: "loading quiet" }, "Loading…"));
 }
 
 /** Show what was loaded. */

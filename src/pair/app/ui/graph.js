@@ -29,13 +29,9 @@ export function drawn(around, centre) {
   return picture;
 }
 
-/** Cut a long name, between words where possible: what is shown must be a part of the name for speech control. */
 function shortened(name, letters) {
   const characters = [...name];
-  if (characters.length <= letters) return name;
-  const beginning = characters.slice(0, letters - 1).join("");
-  const isBetweenWords = characters[letters - 1] === " ";
-  return `${isBetweenWords ? beginning : beginning.slice(0, beginning.lastIndexOf(" ")) || beginning}…`;
+  return characters.length > letters ? `${characters.slice(0, letters - 1).join("")}…` : name;
 }
 
 function gathered(around, centre, frame) {
@@ -153,11 +149,13 @@ function pictured(node) {
     open();
   };
   const size = node.size.toFixed(1);
+  // What is shown must be part of the name, so that it can be said to open it.
+  const said = node.label === node.name ? node.name : `${node.label} ${node.name}`;
   const shape = node.kind === "entity"
     ? draw("circle", { r: size })
     : draw("rect", { x: -size, y: -size, width: size * 2, height: size * 2, rx: 4 });
   return draw("g", {
     class: `node ${node.kind}${node.isCentre ? " centre" : ""}`, transform: `translate(${node.x.toFixed(1)} ${node.y.toFixed(1)})`,
-    tabindex: 0, role: "button", "aria-label": `${node.kind === "entity" ? "Name" : "Document"} ${node.name}`, onclick: open, onkeydown: pressed,
+    tabindex: 0, role: "button", "aria-label": `${node.kind === "entity" ? "Name" : "Document"} ${said}`, onclick: open, onkeydown: pressed,
   }, shape, draw("text", { y: node.size + 13, "text-anchor": "middle" }, node.label), draw("title", {}, node.name));
 }
