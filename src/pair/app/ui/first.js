@@ -15,9 +15,9 @@ export function emptyKb() {
       way("Files", "Documents from this computer.", make("div", { class: "row" },
         make("button", { type: "button", class: "primary", onclick: () => choose("files") }, "Upload files"),
         make("button", { type: "button", class: "plain", onclick: () => choose("folder") }, "Upload a folder"))),
-      isDefault ? way("Web pages", "The server reads the page now and checks it for changes later.", addressForm()) : null,
-      isDefault ? way("A package", "A knowledge base that somebody published. Run this in the folder of the server.", copyable(INSTALL)) : null,
-      isDefault ? way("A folder of the server", "The server keeps in step with it. Run this in its folder.", copyable("pair add ./docs")) : null));
+      isDefault ? way("Web pages", "The server reads a page now, and again when it changes.", addressForm()) : null,
+      isDefault ? way("A package", "A published knowledge base. Run this command in the folder of the server.", copyable(INSTALL)) : null,
+      isDefault ? way("A folder of the server", "Documents that stay in sync. Run this command in the folder of the server.", copyable("pair add ./docs")) : null));
 }
 
 function way(name, text, action) {
