@@ -156,6 +156,7 @@ def test_a_web_page_is_added_to_the_links_file_once(tmp_path: Path):
             "http://a/\n#",
             "http://me:secret@a/",
             "ftp://a/b",
+            "http://[::1/",
             "a",
         ):
             assert error_of(server.post("/sync/links", {"url": url})) == (400, "E601"), url

@@ -76,7 +76,10 @@ def add_link(settings: Settings, url: str) -> bool:
 
     Other processes may add links at the same time.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # of an IPv6 address
+        parts = urlsplit("")
     is_plain = url.isprintable() and not any(mark in url for mark in ' \\"<>') and len(url) <= _MOST_LINK_CHARACTERS
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None or not is_plain:
         raise errors.request_invalid("url: not the address of a web page: https://example.com/guide")
