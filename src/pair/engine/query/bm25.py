@@ -293,11 +293,11 @@ class KeywordSearch:
                 break
             taken += 1
         scores, rows = _add_up(group, lists[:taken], mask, floor - rest[taken] * SLACK)
-        threshold = max(floor, _last_best_score(scores, limit))
+        threshold = _raise_threshold(floor, scores, limit)
         if taken < telling and rest[taken] * SLACK >= threshold:
             taken = telling
             scores, rows = _add_up(group, lists[:taken], mask, floor - rest[taken] * SLACK)
-            threshold = max(floor, _last_best_score(scores, limit))
+            threshold = _raise_threshold(floor, scores, limit)
         near = scores >= threshold - rest[taken] * SLACK
         return _complete(scores[near], rows[near], lists[taken:], threshold, limit)
 
@@ -429,18 +429,31 @@ def _complete(
 ) -> tuple[Scores, Numbers]:
     """Add the remaining lists, for the rows that can still reach the threshold."""
     rest = _suffix_sums([own.bound for own in lists])
-    for place in range(len(lists)):
-        if len(rows) > max(limit, _WORTH_PRUNING):
-            threshold = max(threshold, _last_best_score(scores, limit))
-            near = scores >= threshold - rest[place] * SLACK
-            scores, rows = scores[near], rows[near]
+    for place, own in enumerate(lists):
         if len(rows) <= _FEW_ROWS:
             return _add_scores(scores, rows, lists[place:])[0], rows
-        scores = _add_scores(scores, rows, [lists[place]])[0]
+        _add_list(scores, rows, own)
+        threshold = _raise_threshold(threshold, scores, limit)
+        near = scores >= threshold - rest[place + 1] * SLACK
+        scores, rows = scores[near], rows[near]
     return scores, rows
 
 
-def _last_best_score(scores: Scores, limit: int) -> float:
-    positive = scores[scores > 0]
-    count = len(positive)
-    return float(np.partition(positive, count - limit)[count - limit]) if count >= limit else 0.0
+def _add_list(scores: Scores, rows: Numbers, own: _WeightedList) -> None:
+    """Add the impacts of a term to the scores of these rows, each of which holds a term that is not a stop word."""
+    if own.postings.is_merged and own.postings.size < len(rows):
+        own_rows, impacts = own.postings.merge()
+        places = rows[:-1].searchsorted(own_rows)
+        is_here = rows.take(places) == own_rows
+        scores[places[is_here]] += np.float32(own.weight) * impacts[is_here]
+    else:
+        impacts = np.empty(len(rows), np.float32)
+        own.postings.look_up(rows, impacts)
+        scores += np.float32(own.weight) * impacts
+
+
+def _raise_threshold(threshold: float, scores: Scores, limit: int) -> float:
+    """Return the score of the last row among the best, if it is above the threshold."""
+    above = scores[scores > threshold]
+    count = len(above)
+    return float(np.partition(above, count - limit)[count - limit]) if count >= limit else threshold
