@@ -88,9 +88,12 @@ class _Vocabulary(Sequence[bytes]):
     def find(self, words: Sequence[bytes], keys: npt.NDArray[np.uint64]) -> dict[bytes, int]:
         """Return the numbers of the known words. `keys`: the sort keys of the words."""
         numbers: dict[bytes, int] = {}
-        for word, key, first in zip(words, keys, self.keys.searchsorted(keys).tolist(), strict=True):
-            if first == len(self.keys) or self.keys[first] != key:
-                continue
+        if not len(self):
+            return numbers
+        places = self.keys.searchsorted(keys)
+        is_known = self.keys.take(places, mode="clip") == keys
+        for number in is_known.nonzero()[0].tolist():
+            word, key, first = words[number], keys[number], int(places[number])
             # Among words with one key, a word that is as short as its key comes first.
             is_long = len(word) > _KEY_BYTES
             last = int(self.keys.searchsorted(key, "right")) if is_long else first + 1

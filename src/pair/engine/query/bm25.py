@@ -25,6 +25,7 @@ from pair.engine.format.keyword_index import Selection, make_sort_keys
 from pair.engine.query.postings import (
     K1,
     SLACK,
+    SPARSE,
     KeywordCorpus,
     KeywordGroup,
     KeywordPart,
@@ -53,8 +54,6 @@ _WORTH_PRUNING = 256
 """Minimum length of a list that may be skipped: for a shorter list, the check takes longer than adding it."""
 _FEW_ROWS = 512
 """Number of rows above which terms are added one by one, and rows that cannot be among the best are dropped."""
-_SPARSE = 16
-"""Rows per posting above which scores are computed only for rows with postings, not in an array for all rows."""
 
 
 class _QueryTerm(NamedTuple):
@@ -392,7 +391,7 @@ def _add_up(
     merged = [own.postings.merge() for own in lists]
     numbers = np.concatenate([rows for rows, _ in merged], dtype=np.intp)
     impacts = np.concatenate([np.float32(own.weight) * found for own, (_, found) in zip(lists, merged, strict=True)])
-    if len(numbers) < group.count // _SPARSE:
+    if len(numbers) < group.count // SPARSE:
         distinct, places = np.unique(numbers, return_inverse=True)
         rows = distinct.astype(np.int32)
         scores: Scores = np.bincount(places, impacts, len(rows)).astype(np.float64, copy=False)

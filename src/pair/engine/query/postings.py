@@ -34,6 +34,8 @@ _SHORT_ROUNDS = 2
 """Maximum number of postings in the caches of long and of short lists, for each row."""
 _ENTRY = 64
 """The size of a cache entry itself, in postings."""
+SPARSE = 16
+"""Rows per posting above which sums are computed only for rows with postings, not in an array for all rows."""
 _WORTH_PARTITION = 128
 """Minimum number of rows of a list whose best impacts are determined."""
 _MOST_CACHED_WORDS = 8
@@ -57,6 +59,8 @@ class _ListOfPart(NamedTuple):
 
     begin: int
     end: int
+    file: KeywordIndex
+    number: int
     rows: npt.NDArray[Any]
     counts: npt.NDArray[Any]
     live: Selection | None
@@ -65,15 +69,23 @@ class _ListOfPart(NamedTuple):
 class Postings:
     """The rows of a group that hold a term, or any of several that count as one, and its impact in each."""
 
-    def __init__(self, group: "KeywordGroup", lists: Sequence[_ListOfPart], bound: float) -> None:
+    def __init__(self, group: "KeywordGroup", lists: Sequence[_ListOfPart]) -> None:
         self._group = group
         self._lists = lists
         self._merged: tuple[Rows, Impacts] | None = None
+        self._bound: float | None = None
         self._last_best: tuple[int, float] = (0, 0.0)
         self.size = sum(len(part.rows) for part in lists)
         """The number of rows. Rows that are not live are counted until the lists are merged."""
-        self.bound = bound
+        if len({part.begin for part in lists}) < len(lists):
+            self.merge()  # A row may hold several of the terms.
+
+    @property
+    def bound(self) -> float:
         """The highest impact in the lists."""
+        if self._bound is None:
+            self._bound = max(map(self._group.bound_impacts, self._lists))
+        return self._bound
 
     @property
     def is_merged(self) -> bool:
@@ -91,15 +103,14 @@ class Postings:
         if self._merged is None:
             lists = [_drop_dead(part) for part in self._lists]
             rows = np.concatenate([part.rows for part in lists], dtype=np.int32, casting="unsafe")
-            begin = 0
-            for part in lists:
-                end = begin + len(part.rows)
-                rows[begin:end] += np.int32(part.begin)
-                begin = end
-            impacts = self._group.compute_impacts(rows, np.concatenate([part.counts for part in lists]))
+            rows += np.array([part.begin for part in lists], np.int32).repeat([len(part.rows) for part in lists])
+            counts = np.concatenate([part.counts for part in lists], dtype=np.float32, casting="unsafe")
+            if len({part.begin for part in lists}) < len(lists):
+                rows, counts = self._group.add_up(rows, counts)
+            impacts = self._group.compute_impacts(rows, counts)
             self._merged = rows, impacts
             self.size = len(rows)
-            self.bound = float(impacts.max(initial=0.0))
+            self._bound = float(impacts.max(initial=0.0))
             self._lists = ()
         return self._merged
 
@@ -182,30 +193,38 @@ class KeywordGroup:
             selection is None or selection is live for selection, live in zip(selections, self._live, strict=True)
         )
 
+    def add_up(self, rows: Rows, counts: Impacts) -> tuple[Rows, Impacts]:
+        """Return the distinct rows, ascending, and the sum of the frequencies of each."""
+        if len(rows) < self.count // SPARSE:
+            rows, places = np.unique(rows, return_inverse=True)
+            return rows, np.bincount(places, counts).astype(np.float32)
+        sums = np.bincount(rows, counts)
+        rows = sums.nonzero()[0].astype(np.int32)
+        return rows, sums[rows].astype(np.float32)
+
     def compute_impacts(self, rows: Rows, counts: npt.NDArray[Any]) -> Impacts:
         """Return f / (f + k1 · (1 - b + b · length / average length)) for each row, given the frequencies f."""
-        frequencies = counts.astype(np.float32)
+        frequencies = counts.astype(np.float32, copy=False)
         impacts: Impacts = frequencies / (frequencies + self._norms[rows])
         return impacts
 
+    def bound_impacts(self, part: _ListOfPart) -> float:
+        """Return a bound of the impacts in a list."""
+        most, shortest = int(part.file.most_counts[part.number]), int(part.file.shortest_rows[part.number])
+        return most / (most + K1 * (1.0 - B + B * shortest / self._average_length)) * SLACK
+
     def gather(self, words: Words, places: Sequence[Mapping[bytes, int]]) -> Postings | None:
         """Return the rows that hold any of these words; None if no row does. `places`: word numbers, by position."""
-        lists: list[_ListOfPart] = []
-        bound = 0.0
-        for position, index, begin, live in zip(self.positions, self._indexes, self.begins, self._live, strict=False):
-            own = places[position]
-            numbers = tuple(own[word] for word in words if word in own)
-            if numbers:
-                rows, counts = index.merge_postings(numbers)
-                lists.append(_ListOfPart(begin, begin + index.count, rows, counts, live))
-                bound = max(bound, self._bound(index, numbers))
-        return Postings(self, lists, bound) if lists else None
-
-    def _bound(self, index: KeywordIndex, numbers: tuple[int, ...]) -> float:
-        if len(numbers) > 1:
-            return 1.0
-        most, shortest = int(index.most_counts[numbers[0]]), int(index.shortest_rows[numbers[0]])
-        return most / (most + K1 * (1.0 - B + B * shortest / self._average_length)) * SLACK
+        lists = [
+            _ListOfPart(begin, begin + index.count, index, own[word], *index.postings(own[word]), live)
+            for position, index, begin, live in zip(
+                self.positions, self._indexes, self.begins, self._live, strict=False
+            )
+            for own in (places[position],)
+            for word in words
+            if word in own
+        ]
+        return Postings(self, lists) if lists else None
 
 
 class KeywordCorpus:
