@@ -179,10 +179,10 @@ def _is_relevant(access: ShardAccess, request: SearchRequest, ranking: Ranking) 
     if words.is_empty:
         return bool(words.excluded)
     if keywords is None:  # In mode `vector`, words do not rank, but show whether the KB covers the topic.
+        # Vectors that were given with documents say little about a text: known words are enough.
         access.fetch((), keywords=True)
-        keywords = access.search_keywords(words)
-    # Vectors that were given with documents say little about a text: known words are enough for mode `vector`.
-    return keywords.may_hold_any and (best >= LEAST or request.mode == "vector")
+        return access.may_hold_any(words)
+    return keywords.may_hold_any and best >= LEAST
 
 
 def _make_hits(

@@ -18,6 +18,7 @@ from pair import clock, errors
 from pair.engine import rules
 from pair.engine.filters import Filter
 from pair.engine.format.graph_index import GraphIndex
+from pair.engine.format.keyword_index import make_sort_keys
 from pair.engine.format.manifest import FileRole, Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
 from pair.engine.format.vectors import Selection, Vectors
@@ -26,7 +27,7 @@ from pair.engine.query.graph import GraphShard
 from pair.engine.query.postings import KeywordCorpus, KeywordPart
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import OpenShard, ShardCache, ShardMissingError
-from pair.text.tokenizer import KeywordQuery
+from pair.text.tokenizer import KeywordQuery, adapt_query
 
 Rows = npt.NDArray[np.int64]
 _Answer = TypeVar("_Answer")
@@ -253,6 +254,25 @@ class ShardAccess:
 
     def search_keywords(self, query: KeywordQuery) -> KeywordSearch:
         """Return the keyword search for a query in all shards: a score depends on all shards."""
+        parts = self._keyword_parts()
+        return KeywordSearch(query, parts, self.routing.keyword_corpus(parts))
+
+    def may_hold_any(self, query: KeywordQuery) -> bool:
+        """Return whether any term of the query occurs in a live row, or in a shard that cannot be read."""
+        parts = self._keyword_parts()
+        corpus = self.routing.keyword_corpus(parts)
+        known = adapt_query(query, corpus.languages)
+        words = [
+            word.encode(errors="surrogatepass") for term in known.terms for word in known.variants.get(term, (term,))
+        ]
+        keys = make_sort_keys(words)
+        if any(
+            part.index is not None and part.live is None and part.index.vocabulary.find(words, keys) for part in parts
+        ):
+            return True
+        return KeywordSearch(query, parts, corpus).may_hold_any  # Deletions, prefixes and substitutes may matter.
+
+    def _keyword_parts(self) -> list[KeywordPart]:
         parts = []
         for position, shard in enumerate(self.shards):
             index = self._read_or_note(self._open(position).keywords)
@@ -260,7 +280,7 @@ class ShardAccess:
                 index = None
             row_fields = functools.partial(self._row_fields, position)
             parts.append(KeywordPart(index, self._live_rows(position), row_fields))
-        return KeywordSearch(query, parts, self.routing.keyword_corpus(parts))
+        return parts
 
     def _row_fields(self, position: int, row: int) -> Sequence[str]:
         search = self.search(position)
