@@ -202,7 +202,8 @@ class KeywordIndex:
             return frozenset({"en"}) if self.totals(live)[0] else frozenset()
         remembered = self._live_languages
         if remembered is None or remembered[0] is not live:
-            numbers = np.unique(self._languages if live is None else self._languages[live]).tolist()
+            counts = np.bincount(self._languages if live is None else self._languages[live])
+            numbers = counts.nonzero()[0].tolist()
             names = frozenset(LANGUAGES[number] if number < len(LANGUAGES) else "en" for number in numbers)
             self._live_languages = remembered = (live, names)
         return remembered[1]

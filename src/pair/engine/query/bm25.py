@@ -25,13 +25,13 @@ from pair.engine.format.keyword_index import Selection, make_sort_keys
 from pair.engine.query.postings import (
     K1,
     SLACK,
-    SPARSE,
     KeywordCorpus,
     KeywordGroup,
     KeywordPart,
     Postings,
     PostingsByGroup,
     Words,
+    sum_by_row,
 )
 from pair.text.languages import COMPOUNDING, LINKS
 from pair.text.spelling import allow_edits
@@ -389,16 +389,9 @@ def _add_up(
     `mask`: the rows to choose from; None for all. `least`: rows with a lower score may be left out.
     """
     merged = [own.postings.merge() for own in lists]
-    numbers = np.concatenate([rows for rows, _ in merged], dtype=np.intp)
+    numbers = np.concatenate([rows for rows, _ in merged])
     impacts = np.concatenate([np.float32(own.weight) * found for own, (_, found) in zip(lists, merged, strict=True)])
-    if len(numbers) < group.count // SPARSE:
-        distinct, places = np.unique(numbers, return_inverse=True)
-        rows = distinct.astype(np.int32)
-        scores: Scores = np.bincount(places, impacts, len(rows)).astype(np.float64, copy=False)
-    else:
-        every_score: Scores = np.bincount(numbers, impacts, group.count).astype(np.float64, copy=False)
-        rows = ((every_score >= least) if least > 0 else (every_score > 0)).nonzero()[0].astype(np.int32)
-        scores = every_score[rows]
+    rows, scores = sum_by_row(numbers, impacts, group.count, least)
     if mask is not None:
         is_allowed = mask[rows]
         scores, rows = scores[is_allowed], rows[is_allowed]

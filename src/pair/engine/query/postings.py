@@ -34,7 +34,7 @@ _SHORT_ROUNDS = 2
 """Maximum number of postings in the caches of long and of short lists, for each row."""
 _ENTRY = 64
 """The size of a cache entry itself, in postings."""
-SPARSE = 16
+_SPARSE = 16
 """Rows per posting above which sums are computed only for rows with postings, not in an array for all rows."""
 _WORTH_PARTITION = 128
 """Minimum number of rows of a list whose best impacts are determined."""
@@ -106,7 +106,8 @@ class Postings:
             rows += np.array([part.begin for part in lists], np.int32).repeat([len(part.rows) for part in lists])
             counts = np.concatenate([part.counts for part in lists], dtype=np.float32, casting="unsafe")
             if len({part.begin for part in lists}) < len(lists):
-                rows, counts = self._group.add_up(rows, counts)
+                rows, sums = sum_by_row(rows, counts, self._group.count)
+                counts = sums.astype(np.float32)
             impacts = self._group.compute_impacts(rows, counts)
             self._merged = rows, impacts
             self.size = len(rows)
@@ -141,6 +142,24 @@ class Postings:
                 held = part.rows.take(places) == own
                 found = wanted[held]
                 impacts[found] = self._group.compute_impacts(rows[found], part.counts.take(places[held]))
+
+
+def sum_by_row(
+    rows: npt.NDArray[Any], values: Impacts, count: int, least: float = 0.0
+) -> tuple[Rows, npt.NDArray[np.float64]]:
+    """Return the distinct rows, ascending, and the sum of the values of each, which are added in their order.
+
+    `count`: the number of rows of the group. `least`: rows with a lower sum may be left out.
+    """
+    if len(rows) < count // _SPARSE:  # Not np.unique(): it takes longer, and its first call loads numpy.ma.
+        order = rows.argsort(kind="stable")
+        rows = rows[order]
+        is_new = np.append(True, rows[1:] != rows[:-1])[: len(rows)]
+        places, values = is_new.cumsum() - 1, values[order]
+        return rows[is_new].astype(np.int32), np.bincount(places, values).astype(np.float64, copy=False)
+    sums = np.bincount(rows, values).astype(np.float64, copy=False)
+    rows = ((sums >= least) if least > 0 else (sums > 0)).nonzero()[0].astype(np.int32)
+    return rows, sums[rows]
 
 
 def _drop_dead(part: _ListOfPart) -> _ListOfPart:
@@ -192,15 +211,6 @@ class KeywordGroup:
         return all(
             selection is None or selection is live for selection, live in zip(selections, self._live, strict=True)
         )
-
-    def add_up(self, rows: Rows, counts: Impacts) -> tuple[Rows, Impacts]:
-        """Return the distinct rows, ascending, and the sum of the frequencies of each."""
-        if len(rows) < self.count // SPARSE:
-            rows, places = np.unique(rows, return_inverse=True)
-            return rows, np.bincount(places, counts).astype(np.float32)
-        sums = np.bincount(rows, counts)
-        rows = sums.nonzero()[0].astype(np.int32)
-        return rows, sums[rows].astype(np.float32)
 
     def compute_impacts(self, rows: Rows, counts: npt.NDArray[Any]) -> Impacts:
         """Return f / (f + k1 · (1 - b + b · length / average length)) for each row, given the frequencies f."""
