@@ -154,15 +154,14 @@ def _score_rows(
     if keywords is not None:
         keyword, held = keywords.score_rows(shards, rows)
     for position in wanted:
-        own = shards == position
         search = access.search(position)
         if search is None:
-            chosen[own] = False
-            continue
-        if vector is not None and position in unknown:
+            chosen[shards == position] = False
+        elif vector is not None and position in unknown:
+            own = unknown[position]
             # Read in blocks: if a text is stored very often, all its rows are candidates.
-            blocks = np.array_split(unknown[position], len(unknown[position]) // _BLOCK_ROWS + 1)
-            distances[own & is_unknown] = np.concatenate(
+            blocks = [own[begin : begin + _BLOCK_ROWS] for begin in range(0, len(own), _BLOCK_ROWS)]
+            distances[is_unknown & (shards == position)] = np.concatenate(
                 [compute_distances(search.row_vectors(block), vector) for block in blocks]
             )
     chosen &= keyword > -np.inf
