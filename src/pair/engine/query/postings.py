@@ -67,7 +67,10 @@ class _ListOfPart(NamedTuple):
 
 
 class Postings:
-    """The rows of a group that hold a term, or any of several that count as one, and its impact in each."""
+    """The rows of a group that hold a term, or any of several that count as one, and its impact in each.
+
+    Thread-safe: `merge` drops the lists last, so a method that reads them first sees either them or the result.
+    """
 
     def __init__(self, group: "KeywordGroup", lists: Sequence[_ListOfPart]) -> None:
         self._group = group
@@ -83,25 +86,28 @@ class Postings:
     @property
     def bound(self) -> float:
         """The highest impact in the lists."""
-        if self._bound is None:
-            self._bound = max(map(self._group.bound_impacts, self._lists))
-        return self._bound
+        lists, bound = self._lists, self._bound
+        if bound is None:
+            bound = self._bound = max(map(self._group.bound_impacts, lists))
+        return bound
 
     @property
     def is_merged(self) -> bool:
         return self._merged is not None
 
     def count_live(self) -> int:
-        if self._merged is not None or all(part.live is None for part in self._lists):
+        lists = self._lists
+        if self._merged is not None or all(part.live is None for part in lists):
             return self.size
         return sum(
-            len(part.rows) if part.live is None else int(np.count_nonzero(part.live[part.rows])) for part in self._lists
+            len(part.rows) if part.live is None else int(np.count_nonzero(part.live[part.rows])) for part in lists
         )
 
     def merge(self) -> tuple[Rows, Impacts]:
         """Return the live rows, ascending, and their impacts."""
-        if self._merged is None:
-            lists = [_drop_dead(part) for part in self._lists]
+        lists, merged = self._lists, self._merged
+        if merged is None:
+            lists = [_drop_dead(part) for part in lists]
             rows = np.concatenate([part.rows for part in lists], dtype=np.int32, casting="unsafe")
             rows += np.array([part.begin for part in lists], np.int32).repeat([len(part.rows) for part in lists])
             counts = np.concatenate([part.counts for part in lists], dtype=np.float32, casting="unsafe")
@@ -109,11 +115,11 @@ class Postings:
                 rows, sums = sum_by_row(rows, counts, self._group.count)
                 counts = sums.astype(np.float32)
             impacts = self._group.compute_impacts(rows, counts)
-            self._merged = rows, impacts
             self.size = len(rows)
             self._bound = float(impacts.max(initial=0.0))
+            self._merged = merged = rows, impacts
             self._lists = ()
-        return self._merged
+        return merged
 
     def find_floor(self, limit: int) -> float:
         """Return an impact that at least `limit` live rows reach; 0 if none is known."""
@@ -127,14 +133,15 @@ class Postings:
 
     def look_up(self, rows: Rows, impacts: Impacts) -> None:
         """Write the impact of the term in each of these rows; 0 for a row without it."""
-        if self._merged is not None and self.size:
-            own_rows, own_impacts = self._merged
+        lists, merged = self._lists, self._merged
+        if merged is not None and len(merged[0]):
+            own_rows, own_impacts = merged
             # Without the last row, so that every place is within the list. No list is empty.
             places = own_rows[:-1].searchsorted(rows)
             np.multiply(own_impacts.take(places), own_rows.take(places) == rows, out=impacts)
             return
         impacts[:] = 0.0
-        for part in self._lists:
+        for part in lists if merged is None else ():
             wanted = np.flatnonzero((rows >= part.begin) & (rows < part.end))
             if len(wanted):
                 own = (rows[wanted] - np.int32(part.begin)).astype(part.rows.dtype)
