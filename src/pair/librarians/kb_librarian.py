@@ -31,10 +31,10 @@ from pair.values import Hit, SearchMode, describe_lifecycle
 
 OUTCOME_KEY = "outcome"
 CONVERSATION_KEY = "conversation"
+"""The metadata key of the earlier turns, oldest first, each with `role` and `content`."""
 QUOTATION = "quotation"
 """The method of answers that consist of quotations, below `PASSAGES_TITLE` if they are not claimed as the answer."""
 PASSAGES_TITLE = "These passages may help:"
-"""The metadata key of the earlier turns, oldest first, each with `role` and `content`."""
 
 _HITS = 16
 _MOST_PASSAGES = 6
