@@ -336,7 +336,7 @@ def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def _temporary_file(path: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
     """Yield a stream of a new file beside the path, and a function that renames the file to the path."""
-    with open_folder(path.parent) as folder, contextlib.ExitStack() as stack:
+    with _naming_if_unnamed(path), open_folder(path.parent) as folder, contextlib.ExitStack() as stack:
         with naming(path):
             refuse_link_below(folder, path)
             temporary = f".{path.name}.{secrets.token_hex(4)}.tmp"
@@ -352,6 +352,16 @@ def _temporary_file(path: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, C
 
         stack.callback(remove)
         yield stack.enter_context(os.fdopen(descriptor, "w+b")), place
+
+
+@contextlib.contextmanager
+def _naming_if_unnamed(path: Path) -> Iterator[None]:
+    """Name the path in errors of a stream, such as on a full disk: they have no name."""
+    try:
+        yield
+    except OSError as fault:
+        fault.filename = fault.filename or str(path)
+        raise
 
 
 def remove_half_written(*paths: Path) -> None:

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -312,7 +313,9 @@ def _make_section(section: str, kind: Any, values: _ConfigValues) -> Any:
             where = dict(zip(given[key].value, given[key].item_places, strict=False)).get(below[0], where)
         if first["type"] == "value_error":
             raise errors.settings_invalid(where, f"{name}: {first['ctx']['error']}") from fault
-        reason = f"{name}: {first['msg'].lower()}, got {_clip(repr(first['input']))}"
+        expected = re.sub(r"valid dictionary|dictionary or an instance of \w+", "mapping", first["msg"])
+        expected = expected.replace("valid tuple", "list")
+        reason = f"{name}: {expected.lower()}, got {_clip(repr(first['input']))}"
         raise errors.settings_invalid(where, reason) from fault
 
 
@@ -437,7 +440,7 @@ def _parse(content: bytes, path: Path) -> _ConfigValues:
         for key, (key_node, value_node) in _list_pairs(section_node, path):
             place = _place(path, key_node)
             _check_name(key, _fields(section), place, f"key of {section}")
-            if f"{section}.{key}" == COLLECTIONS and not value_node.value:
+            if f"{section}.{key}" == COLLECTIONS and (not value_node.value or value_node.tag.endswith(":null")):
                 continue  # a key whose collections were all removed
             values[f"{section}.{key}"] = _read_node(value_node, place, path)
     return values

@@ -2,15 +2,18 @@
 
 Invariants
     The edited text is parsed before it is written. If more than the one collection differs, nothing is written.
-    An edit does not change whether a file is trusted.
+    An edit does not change whether a file is trusted, or who may read it.
+    A lock on the folder holds from reading to writing, so that edits at the same time are all kept.
 """
 
 import contextlib
 import json
+import os
 import re
+import stat
 import textwrap
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,35 +43,53 @@ class EditedConfig:
     path: Path
     lines: tuple[str, ...]
     """The lines that were added or removed."""
+    needs_trust: bool = False
+    """Whether the collection works only after `pair trust`."""
 
 
 def add_collection(config: str | None, name: str, entry: Mapping[str, Any]) -> EditedConfig:
     """Add a collection to the configuration. Raises E401 and writes nothing if the name exists, or the edit is not
     possible.
     """
-    edit = _Edit(config)
-    known = edit.checked.values.get(COLLECTIONS) or {}
-    if name in known:
-        raise edit.refuse(f"it has a collection {name}", [f"pair remove {name}", "Choose another name: --name NAME"])
-    lines = [f"{name}:", *(f"  {key}: {_format_value(value)}" for key, value in entry.items())]
-    return edit.write(_insert(edit, lines), {**known, name: dict(entry)}, lines)
+    with _edit(config) as edit:
+        known = edit.checked.values.get(COLLECTIONS) or {}
+        if name in known:
+            hints = ["Choose another name: --name NAME", f"pair remove {name}"]
+            raise edit.refuse(f"it has a collection {name}", hints)
+        fields = [f"{key}: {_format_value(value)}" for key, value in entry.items()]
+        edit.hint = f"Add to kb.collections: {name}: {{{', '.join(fields)}}}"
+        lines = [f"{name}:", *(f"  {field}" for field in fields)]
+        edited = edit.write(_insert(edit, lines), {**known, name: dict(entry)}, lines)
+        return replace(edited, needs_trust=edit.lacks_trust(f"{COLLECTIONS}.{name}"))
 
 
 def remove_collection(config: str | None, name: str) -> EditedConfig:
     """Remove a collection from the configuration. Raises E401 and writes nothing if it does not exist."""
-    edit = _Edit(config)
-    known = dict(edit.checked.values.get(COLLECTIONS) or {})
-    if name not in known:
-        named = ", ".join(known) or "none"
-        raise edit.refuse(f"it has no collection {name}", [f"Collections: {named}", "pair collections"])
-    del known[name]
-    key, value = _find_pair(_find_pair(_find_pair(edit.root, "kb")[1], "collections")[1], name)
-    if not known:
-        key, value = _find_pair(_find_pair(edit.root, "kb")[1], "collections")
-    first, last = key.start_mark.line, _last_line(value)
-    lines = edit.text.splitlines(keepends=True)
-    rest = "".join([*lines[:first], *lines[last + 1 :]])
-    return edit.write(rest, known, textwrap.dedent("".join(lines[first : last + 1])).splitlines())
+    with _edit(config) as edit:
+        known = dict(edit.checked.values.get(COLLECTIONS) or {})
+        if name not in known:
+            named = ", ".join(known) or "none"
+            raise edit.refuse(f"it has no collection {name}", [f"Collections: {named}", "pair collections"])
+        edit.hint = f"Remove {name} from kb.collections"
+        del known[name]
+        top, collections = _find_pair(_find_pair(edit.root, "kb")[1], "collections")
+        is_whole = collections.flow_style and not known
+        key, value = (top, collections) if is_whole else _find_pair(collections, name)
+        removed = set(range(key.start_mark.line, _last_line(value) + 1))
+        removed |= set() if known else {top.start_mark.line}  # Comments between the two stay.
+        lines = list(enumerate(edit.text.splitlines(keepends=True)))
+        rest = "".join(line for number, line in lines if number not in removed)
+        gone = "".join(line for number, line in lines if number in removed)
+        return edit.write(rest, known, textwrap.dedent(gone).splitlines())
+
+
+@contextlib.contextmanager
+def _edit(config: str | None) -> "Iterator[_Edit]":
+    """Read the configuration for an edit, and keep other edits out until the block ends."""
+    path, _ = find_config(config)
+    folder = (path or Path(CONFIG_PLACES[0])).parent
+    with files.storage_errors(), files.lock_folder(folder, on_wait=lambda _holder: None):
+        yield _Edit(config)
 
 
 def add_link(settings: Settings, url: str) -> bool:
@@ -99,11 +120,12 @@ class _Edit:
     def __init__(self, config: str | None) -> None:
         found, self.is_named = find_config(config)
         self.path = found or Path(CONFIG_PLACES[0])
-        with files.storage_errors():
-            self.content = self.path.read_bytes() if found is not None else b""
+        self.content = self.path.read_bytes() if found is not None else b""
         self.checked = check_config(self.content, self.path)
         self.root = compose_config(self.content, self.path)
         self.text = self.content.decode("utf-8")
+        self.hint = ""
+        """What the user can do if the form of the file cannot be edited."""
 
     def refuse(self, reason: str, hints: list[str]) -> errors.UsageError:
         return errors.settings_invalid(str(self.path), f"{reason}. Nothing was written", hints=hints)
@@ -118,14 +140,23 @@ class _Edit:
         if {
             name: value for name, value in after.values.items() if value is not None or name != COLLECTIONS
         } != expected:
-            raise self.refuse_form(lines)
-        with files.storage_errors(), self._keep_trust(after, content):
-            files.write_atomically(self.path, content)
+            raise self.refuse_form()
+        mode = 0o666
+        if self.path.exists():
+            os.close(files.open_file(self.path, os.O_WRONLY))  # A rename would replace a write-protected file.
+            mode = stat.S_IMODE(self.path.stat().st_mode)
+        with self._keep_trust(after, content):
+            files.write_atomically(self.path, content, mode=mode)
         return EditedConfig(self.path, tuple(lines))
 
-    def refuse_form(self, lines: list[str]) -> errors.UsageError:
-        shown = ["kb:", "  collections:", *(f"    {line}" for line in lines)]
-        return self.refuse("its form cannot be edited", ["Edit these lines yourself:\n" + "\n".join(shown)])
+    def lacks_trust(self, key: str) -> bool:
+        """Return whether the file, as it was written, sets this key without the trust that it needs."""
+        content = self.path.read_bytes()
+        is_request = any(request.key == key for request in check_config(content, self.path).requests)
+        return is_request and not self.is_named and not TrustedFile(TrustStore(), self.path).trusts(content)
+
+    def refuse_form(self) -> errors.UsageError:
+        return self.refuse("its form cannot be edited", [self.hint])
 
     @contextlib.contextmanager
     def _keep_trust(self, after: CheckedConfig, content: bytes) -> Any:
@@ -151,7 +182,7 @@ def _insert(edit: _Edit, lines: list[str]) -> str:
         return _append(edit.text, -1, 0, ["kb:", "  collections:", *(f"    {line}" for line in lines)])
     kb = _find_pair(root, "kb", optional=True)
     if root.flow_style:
-        return _refuse(edit, lines)
+        raise edit.refuse_form()
     if kb is None:
         block = ["kb:", "  collections:", *(f"    {line}" for line in lines)]
         return _append(edit.text, _last_line(root), root.start_mark.column, block)
@@ -162,17 +193,15 @@ def _insert(edit: _Edit, lines: list[str]) -> str:
     if given is None:
         column = kb[1].start_mark.column
         block = ["collections:", *(f"  {line}" for line in lines)]
-        return _append(edit.text, _last_line(kb[1]), column, block) if not kb[1].flow_style else _refuse(edit, lines)
+        if kb[1].flow_style:
+            raise edit.refuse_form()
+        return _append(edit.text, _last_line(kb[1]), column, block)
     key, value = given
     if _is_empty(value):
         return _append(edit.text, key.start_mark.line, key.start_mark.column + 2, lines)
     if value.flow_style:
-        return _refuse(edit, lines)
+        raise edit.refuse_form()
     return _append(edit.text, _last_line(value), value.start_mark.column, lines)
-
-
-def _refuse(edit: _Edit, lines: list[str]) -> str:
-    raise edit.refuse_form(lines)
 
 
 def _append(text: str, line: int, column: int, added: list[str]) -> str:

@@ -71,8 +71,27 @@ def test_a_form_that_cannot_be_edited_is_refused_with_the_lines_to_write(text: s
     with pytest.raises(errors.UsageError) as refused:
         add_collection(None, "docs", ENTRY)
     assert refused.value.code == "E401"
-    assert "path: ./docs" in str(refused.value.hints)
+    assert refused.value.hints == ('Add to kb.collections: docs: {path: ./docs, include: ["**/*.md"]}',)
     assert Path("config.yaml").read_text() == text
+
+
+def test_removing_the_last_collection_keeps_the_comments_around_it() -> None:
+    Path("config.yaml").write_text("# one\nkb: # two\n  collections:\n    # three\n    a: {path: a}\n    # four\n")
+    assert remove_collection(None, "a").lines == ("collections:", "  a: {path: a}")
+    assert Path("config.yaml").read_text() == "# one\nkb: # two\n    # three\n    # four\n"
+
+
+def test_a_collection_in_braces_is_removed() -> None:
+    Path("config.yaml").write_text("kb:\n  collections: {\n    a: {path: a},\n    b: {path: b},\n  }\n")
+    remove_collection(None, "a")
+    assert Path("config.yaml").read_text() == "kb:\n  collections: {\n    b: {path: b},\n  }\n"
+    remove_collection(None, "b")
+    assert Path("config.yaml").read_text() == "kb:\n"
+
+
+def test_collections_may_be_null() -> None:
+    Path("config.yaml").write_text("kb:\n  collections: ~\n")
+    assert Settings.load(None, {}).kb.collections == {}
 
 
 def test_line_ends_of_the_file_are_kept() -> None:
@@ -118,7 +137,9 @@ def test_an_edit_keeps_trust_and_gives_none() -> None:
         ("docs: {path: a, kb: '../x'}", "kb is not the name"),
         ("docs: {url: 'https://a/', max_pages: 0}", "greater than 0"),
         ("'a/b': {path: a}", "letters, digits"),
-        ("docs: 7", "kb.collections.docs"),
+        ("docs: 7", "kb.collections.docs: input should be a mapping, got 7"),
+        ("docs: {command: notes}", "docs.command: input should be a list, got 'notes'"),
+        ("docs: {path: a, include: ['# no pattern']}", "blank or a comment"),
     ],
 )
 def test_a_collection_that_is_not_valid_is_refused_with_its_line(entry: str, reason: str) -> None:
