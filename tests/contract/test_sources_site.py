@@ -328,6 +328,8 @@ def test_an_endless_calendar_gets_a_share_of_the_pages(server: PageServer) -> No
     assert paths(events)[:3] == ["/", "/calendar?month=0", "/a"]
     assert len(paths(events)) == 2 + 5
     assert isinstance(events[-1], Complete)
+    again = crawl(server.url(), cursor_of(events), limits=SiteLimits(max_pages=50, max_depth=100))
+    assert (sorted(paths(again, Unchanged)), paths(again)) == (sorted(paths(events)), [])
 
 
 def test_links_that_grow_without_end_are_cut_by_repetition_and_depth(server: PageServer) -> None:
@@ -406,6 +408,30 @@ def test_a_crawl_ends_at_its_time_limit(server: PageServer) -> None:
     server.pages |= {"/": links("/a"), "/a": html("a")}
     _, reason = crawl_until_fault(server.url(), limits=SiteLimits(limit_seconds=0.0))
     assert reason == "the crawl did not end within 0 s"
+
+
+def test_slow_sitemaps_count_towards_the_time_limit(server: PageServer) -> None:
+    server.pages["/"] = links()
+    server.pages["/robots.txt"] = Reply(
+        body=b"".join(b"Sitemap: %s\n" % server.url(f"/{number}.xml").encode() for number in range(100))
+    )
+    server.pages |= {f"/{number}.xml": Reply(body=sitemap(), headers=XML) for number in range(100)}
+    _, reason = crawl_until_fault(server.url(), limits=SiteLimits(limit_seconds=0.0))
+    assert reason == "the crawl did not end within 0 s"
+    assert [asked.path for asked in server.asked] == ["/robots.txt", "/"]
+
+
+def test_frames_and_refreshed_pages_are_followed(server: PageServer) -> None:
+    server.pages["/"] = html("<meta http-equiv='Refresh' content='0; URL=&quot;latest/&quot;'>Moved.")
+    frames = b"<html><frameset><frame src='menu'><frame src='a'></frameset></html>"
+    server.pages["/latest/"] = Reply(body=frames, headers=[("Content-Type", "text/html")])
+    server.pages |= {"/latest/menu": html("menu"), "/latest/a": html("a")}
+    assert paths(crawl(server.url())) == ["/", "/latest/", "/latest/menu", "/latest/a"]
+
+
+def test_an_address_that_cannot_be_parsed_is_named() -> None:
+    _, reason = crawl_until_fault("http://[::1/")
+    assert reason == "http://[::1/ is not the address of a site: Invalid IPv6 URL"
 
 
 # ── manners ────────────────────────────────────────────────────────────────────────────────────────

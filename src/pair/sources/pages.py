@@ -8,7 +8,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
-from selectolax.lexbor import LexborHTMLParser
+from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from pair.network import PageFault
 from pair.reading.contract import UnreadableDocument
@@ -22,6 +22,7 @@ _MARKDOWN_TYPES = frozenset({"text/markdown", "text/x-markdown", "text/plain"})
 _MARKDOWN_LINK = re.compile(
     r"\]\(\s*<?([^()\s<>]{1,2000})|<(https?://[^\s<>]{1,2000})>|^\[[^\]\n]{1,200}\]:\s*(\S+)", re.MULTILINE
 )
+_REFRESH = re.compile(r"""[;,]\s*url\s*=\s*["']?([^"'\s]+)""", re.IGNORECASE)
 _GZIP_MAGIC = b"\x1f\x8b"
 _DEEPEST = 100
 _MOST_PARTS = 2_000_000
@@ -102,14 +103,20 @@ def find_links(content: bytes, content_type: str, charset: str | None, url: str)
         return _join_all(url, (next(filter(None, found)) for found in _MARKDOWN_LINK.findall(text))), ""
     tree = LexborHTMLParser(text)
     base = _join(url, _read_attribute(tree, "base[href]")) or url
-    nodes = tree.css("a[href]:not([rel~=nofollow])")
+    nodes = tree.css("a[href]:not([rel~=nofollow]), frame[src], meta[http-equiv=refresh i][content]")
     canonical = _read_attribute(tree, "link[rel~=canonical][href]")
-    return _join_all(base, (node.attributes.get("href") or "" for node in nodes)), canonical and _join(base, canonical)
+    return _join_all(base, map(_read_target, nodes)), canonical and _join(base, canonical)
 
 
 def _read_attribute(tree: LexborHTMLParser, selector: str) -> str:
     node = tree.css_first(selector)
     return (node.attributes.get("href") or "") if node is not None else ""
+
+
+def _read_target(node: LexborNode) -> str:
+    """Return the target of a link, a frame or a `meta refresh`."""
+    refresh = _REFRESH.search(node.attributes.get("content") or "") if node.tag == "meta" else None
+    return refresh[1] if refresh else node.attributes.get("href") or node.attributes.get("src") or ""
 
 
 def _join_all(base: str, addresses: Iterable[str]) -> list[str]:

@@ -122,13 +122,13 @@ class _Scope:
 
 def _find_scope(url: str) -> _Scope:
     """Return the site at an address. Raises SourceFault."""
-    parts = urlsplit(url)
-    folder, _, name = normalise_escapes(parts.path or "/").rpartition("/")
-    prefix = f"{folder}/{name}/" if name and "." not in name else f"{folder}/"
     try:
-        return _Scope(parts.scheme, _find_netloc(parts), prefix)
+        parts = urlsplit(url)
+        netloc = _find_netloc(parts)
     except ValueError as fault:
         raise SourceFault(f"{url} is not the address of a site: {fault}") from fault
+    folder, _, name = normalise_escapes(parts.path or "/").rpartition("/")
+    return _Scope(parts.scheme, netloc, f"{folder}/{name}/" if name and "." not in name else f"{folder}/")
 
 
 def _find_netloc(parts: SplitResult) -> str:
@@ -190,15 +190,15 @@ class _Crawl:
         self._silent = 0
         self._unread_sitemaps: list[Failed] = []
         self._lock = threading.Lock()
-        self._free_at = 0.0
+        self._free_at = self._ends_at = 0.0
         self.stopped = threading.Event()
 
     def run(self) -> Iterator[Event]:
-        ends_at = self._clock.monotonic() + self._limits.limit_seconds
+        self._ends_at = self._clock.monotonic() + self._limits.limit_seconds
         try:
             self._read_robots()
             yield from self._begin()
-            yield from self._visit_all(ends_at)
+            yield from self._visit_all()
             if self._frontier:
                 limit = f"{self._limits.max_pages:,} pages"
                 raise SourceFault(f"the site has more than {limit}: raise max_pages, or use a narrower address")
@@ -206,7 +206,8 @@ class _Crawl:
             left = {url: page for url, page in self._known.items() if _key(url) not in self._handled}
             yield Cursor(msgspec.to_builtins(self._list_left() | left | self._pages))
             raise
-        yield Cursor(msgspec.to_builtins(self._list_left() | self._pages))
+        # The next crawl visits the same pages first, so that limits choose the same pages.
+        yield Cursor(msgspec.to_builtins(self._pages | self._list_left() | self._pages))
         yield Complete()
 
     def _list_left(self) -> dict[str, _Known]:
@@ -269,6 +270,7 @@ class _Crawl:
         for _ in range(_MOST_SITEMAPS):
             if not queue:
                 return
+            self._check_time()  # A slow site may list many sitemaps.
             url, is_missing = queue.popleft(), False
             try:
                 answer = self._get(url, client=client)
@@ -306,7 +308,7 @@ class _Crawl:
 
     # ── requests ───────────────────────────────────────────────────────────────────────────────────
 
-    def _visit_all(self, ends_at: float) -> Iterator[Event]:
+    def _visit_all(self) -> Iterator[Event]:
         waiting: deque[tuple[str, int, Future[_Visit]]] = deque()
         pages_left = self._limits.max_pages - len(self._handled)
         with ThreadPoolExecutor(self._limits.connections, thread_name_prefix="pair-crawl") as threads:
@@ -318,8 +320,7 @@ class _Crawl:
                         pages_left -= 1
                     if not waiting:
                         return
-                    if self._clock.monotonic() > ends_at:
-                        raise SourceFault(f"the crawl did not end within {self._limits.limit_seconds:g} s")
+                    self._check_time()
                     url, depth, future = waiting.popleft()
                     try:
                         visit = future.result()
@@ -333,6 +334,10 @@ class _Crawl:
             finally:
                 self.stopped.set()
                 threads.shutdown(wait=True, cancel_futures=True)
+
+    def _check_time(self) -> None:
+        if self._clock.monotonic() > self._ends_at:
+            raise SourceFault(f"the crawl did not end within {self._limits.limit_seconds:g} s")
 
     def _visit(self, url: str) -> _Visit:
         def check_redirect(target: str) -> None:
