@@ -21,6 +21,7 @@ from pair.sync.rules import SyncSettings, source_interval
 from pair.sync.source_text import PageCache, hash_reading
 from pair.sync.state import ItemRecord, format_time, read_collection
 from pair.sync.store import StateStore
+from pair.values import redact_url
 
 Change = Literal["new", "changed"]
 
@@ -63,8 +64,8 @@ class SourceSync:
         known = parts.store.state.cursors.get(name, {})
         items = {source_id: value for source_id, value in parts.store.state.sources.copy().items() if "item" in value}
         items = {source_id: value for source_id, value in items.items() if read_collection(value) == name}
-        # An item that lost its text must be reported again.
-        is_whole = all(map(parts.copies.exists, items))
+        # An item that lost its text must be reported again, and so must one whose id has a token.
+        is_whole = all(parts.copies.exists(source_id) and redact_url(source_id) == source_id for source_id in items)
         if not ignore_cursor and is_whole and known.get("definition") == self.named.collection.definition:
             self._cursor = known.get("value")
         before = {source_id for source_id, value in items.items() if not value.get("summary_pending")}
@@ -75,9 +76,9 @@ class SourceSync:
                 if parts.must_stop():
                     return self._failed
         except SourceFault as fault:
-            problem = str(fault)
+            problem = redact_url(str(fault))
         except errors.PairError as fault:
-            problem = fault.message
+            problem = redact_url(fault.message)
         is_waiting = not problem or bool(items or self._mentioned)  # Every run tries a new source, like a new URL.
         if problem:
             self._fail(name, problem)
@@ -109,8 +110,8 @@ class SourceSync:
                 self._apply_item(event)
 
     def _make_id(self, item_id: str) -> str:
-        """Return the id of a document: a URL has the same id in every collection."""
-        return item_id if item_id.startswith(("http://", "https://")) else f"{self.named.name}/{item_id}"
+        """Return the id of a document: a URL, without its tokens, has the same id in every collection."""
+        return redact_url(item_id) if _is_url(item_id) else f"{self.named.name}/{item_id}"
 
     def _apply_item(self, item: Item) -> None:
         parts, source_id = self.parts, self._make_id(item.id)
@@ -128,7 +129,7 @@ class SourceSync:
         reading = Reading(read.text, item.title or read.title, {**read.metadata, **item.metadata})
         parts.counts.add("fetched")
         parts.counts.add("bytes_read", len(item.content))
-        self._put(source_id, item.url or (source_id if source_id == item.id else ""), reading)
+        self._put(source_id, redact_url(item.url) or (source_id if _is_url(item.id) else ""), reading)
 
     def _put(self, source_id: str, url: str, reading: Reading) -> None:
         parts, record = self.parts, self.parts.store.state.item(source_id)
@@ -171,7 +172,7 @@ class SourceSync:
         self._touched.add(source_id)
         self._failed.add(source_id)
         self.parts.counts.add("failed")
-        self.parts.counts.note_problem(source_id, reason)
+        self.parts.counts.note_problem(source_id, redact_url(reason))
 
     def _remove(self, source_id: str) -> None:
         record = self.parts.store.state.item(source_id)
@@ -185,6 +186,10 @@ class SourceSync:
         for source_id, value in self.parts.store.state.sources.copy().items():
             if "item" in value and read_collection(value) == self.named.name and source_id not in self._mentioned:
                 self._remove(source_id)
+
+
+def _is_url(item_id: str) -> bool:
+    return item_id.startswith(("http://", "https://"))
 
 
 def move_renamed(collections: Sequence[NamedCollection], store: StateStore, copies: PageCache) -> None:
