@@ -36,9 +36,9 @@ BUDGETS = {
     ),  # sites, full descriptions, scores as probabilities, filters as masks, links, postings of all shards as one
     "evaluation": (410, 3),  # feedback as judgements, a gate for builds
     "kb": (
-        5510,
+        5515,
         19,
-    ),  # sites, feedback, storing, test questions, receipts, reading ahead, uploads, a sync of several KBs
+    ),  # locked edits of the configuration, sites, feedback, storing, test questions, receipts, reading ahead, uploads, a sync of several KBs
     "librarians": (
         3850,
         17,
@@ -46,10 +46,13 @@ BUDGETS = {
     "packages": (4990, 16),  # bundles of the Open Knowledge Format
     "reading": (2820, 22),  # one reader for every kind of document, navigation by its links, plain front matter
     "sources": (
-        1170,
+        1175,
         8,
-    ),  # descriptions in full sentences, a protocol, and a command, site, feed and bucket that speak it
-    "sync": (3915, 15),  # named collections, ignore files, items of sources, reasons for each path
+    ),  # frames and refreshed pages, descriptions in full sentences, a protocol, and a command, site, feed and bucket that speak it
+    "sync": (
+        3925,
+        15,
+    ),  # addresses without tokens, named collections, ignore files, items of sources, reasons for each path
     "testing": (850, 7),
     "text": (2590, 10),  # blocks of evidence for answers, what a definition is, thirty languages, spelling, links
     "web": (1060, 5),

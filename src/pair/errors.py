@@ -183,7 +183,7 @@ sync_place_missing = _not_found("""E103 sources folder or links file missing (_w
     Documents from it were kept.
     • Mount or create it • Name another one in the configuration""")
 no_url_matches = _not_found("""E104 no URL matches the pattern (pattern)
-    Cannot refresh: no URL of the links file matches {pattern}.
+    Cannot refresh: no URL and no collection matches {pattern}.
     Nothing was fetched or written.
     • Check every URL: pair sync --refresh • List what would be done: pair sync --dry-run""")
 _document_synced = _usage("""E105 synced document cannot be deleted (ids _shown)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def test_the_rule_that_decides_about_a_path_is_named(project: Workplace) -> None
     config += "      exclude: [drafts/]\n    sub: {path: docs/sub}\n"
     config += "    guides: {path: wiki, include: [guides/**/*.md, /notes/]}\n"
     write_files(project.folder / "wiki", {"images/a.md": "A.", "notes/a.txt": "A."})
+    os.mkfifo(project.folder / "docs/pipe.md")
     write_files(project.folder, {"config.yaml": config})
     project.pair("sync").succeeds()
     for path, reason in {
@@ -85,6 +87,7 @@ def test_the_rule_that_decides_about_a_path_is_named(project: Workplace) -> None
         "docs/.hidden.md": "is hidden",
         "docs/big.md": "larger than 150 bytes",
         "docs/missing.md": "missing.md does not exist",
+        "docs/pipe.md": "excluded  docs/pipe.md (collection docs): not a regular file",
         "docs/sub/a.md": "sub is the folder of the collection sub",
         "wiki/images/a.md": "config.yaml:9: no pattern of include matches (guides/**/*.md, /notes/)",
         "wiki/notes/a.txt": "its folder is included by config.yaml:9: /notes/",
@@ -102,6 +105,18 @@ def test_the_rule_that_decides_about_a_path_is_named(project: Workplace) -> None
     ("arguments", "code", "reason"),
     [
         (["add", "missing"], "E402", "no such folder"),
+        (["add", ""], "E402", "no such folder"),
+        (["add", "docs/guide.md"], "E402", "it is a file, not a folder"),
+        (["add", "ftp://example.com/"], "E402", "only http, https and bucket addresses"),
+        (["add", "https://"], "E402", "needs a valid host"),
+        (["add", "http://[::1"], "E402", "needs a valid host"),
+        (["add", "s3://"], "E402", "needs a valid host"),
+        (["add", "https://me:hunter2@example.com/"], "E402", "no user name or password"),
+        (["add", "python3 'notes.py", "--kind", "command"], "E402", "a quotation mark is not closed"),
+        (["add", " ", "--kind", "command"], "E402", "the command is empty"),
+        (["add", "missing.txt", "--kind", "links"], "E402", "no such file"),
+        (["add", "wiki", "--name", ""], "E402", "letters, digits"),
+        (["add", "wiki", "--include", ""], "E401", "blank or a comment"),
         (["add", "docs", "--name", "a/b"], "E402", "letters, digits"),
         (["add", "docs", "--name", "again"], "E401", "same place as kb.collections.docs"),
         (["add", "https://example.com/", "--include", "*.md"], "E401", "include is only for"),
@@ -116,7 +131,90 @@ def test_what_cannot_be_added_or_removed_changes_nothing(
     before = (project.folder / "config.yaml").read_bytes()
     refused = project.pair(*arguments, "--json")
     assert (refused.error_code, reason in refused.stdout) == (code, True), refused.stdout
+    assert "hunter2" not in refused.stdout + refused.stderr
     assert (project.folder / "config.yaml").read_bytes() == before
+
+
+def test_folders_that_are_added_at_the_same_time_are_all_kept(project: Workplace) -> None:
+    names = [f"part{number}" for number in range(6)]
+    for name in names:
+        write_files(project.folder / name, {"a.md": "# A"})
+    running = [project.start("add", name) for name in names]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0] * 6, outputs
+    listed = project.pair("collections", "--json").succeeds().json["collections"]
+    assert sorted(row["name"] for row in listed) == names
+
+
+def test_an_edit_keeps_the_permissions_of_the_configuration(project: Workplace) -> None:
+    write_files(project.folder, {"config.yaml": "kb:\n  max_source_bytes: 50000\n"})
+    config = project.folder / "config.yaml"
+    config.chmod(0o600)
+    project.pair("add", "docs").succeeds()
+    assert config.stat().st_mode & 0o777 == 0o600
+    config.chmod(0o400)
+    project.obey_permissions()
+    before = config.read_bytes()
+    for command in (("add", "wiki"), ("remove", "docs")):
+        project.pair(*command).exits(3).says("Cannot write config.yaml: permission denied")
+    assert config.read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_is_named_and_keeps_the_configuration(project: Workplace) -> None:
+    small = project.folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=True)
+    try:
+        (small / "config.yaml").write_text("# ours\n")
+        with (small / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+            filler.write(bytes(100_000))
+        reason = f"Cannot write {small}/config.yaml: no space left on the disk"
+        project.pair("--config", small / "config.yaml", "add", "docs").exits(3).says(reason)
+        assert sorted(path.name for path in small.iterdir()) == ["config.yaml", "filler"]
+        assert (small / "config.yaml").read_text() == "# ours\n"
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
+def test_a_collection_is_named_after_its_whole_folder(project: Workplace) -> None:
+    for folder, name in {"v1.2": "v1-2", "..notes": "notes", "two words": "two-words"}.items():
+        write_files(project.folder / folder, {"a.md": "# A"})
+        assert project.pair("add", folder, "--json").succeeds().json["collection"] == name
+
+
+def test_an_added_command_that_needs_trust_says_so(project: Workplace) -> None:
+    write_files(project.folder, {"config.yaml": "kb:\n  allow_private_addresses: true\n"})
+    project.pair("add", "true", "--kind", "command", "--name", "items").succeeds().says("pair trust && pair sync")
+    project.trust()
+    project.pair("add", "true x", "--kind", "command", "--name", "more").succeeds().says("Read it: pair sync")
+
+
+def test_a_token_in_the_address_of_a_collection_is_not_shown(project: Workplace, server: Server) -> None:
+    html = {"Content-Type": "text/html"}
+    for path in ("/guide/", "/guide/a", "/robots.txt"):
+        body = b"" if "robots" in path else b"<p>Soot. <a href='a?token=hunter2'>A</a> " + path.encode()
+        server.add(path, body, checksum=False)
+        server.pages[path].headers = html
+    loopback = {"PAIR__KB__ALLOW_PRIVATE_ADDRESSES": "true"}
+    project.pair("add", server.url("/guide/?token=hunter2"), "--name", "site").succeeds()
+    project.pair("add", server.url("/feed?token=hunter2"), "--kind", "feed", "--name", "news").succeeds()
+    done = project.pair("sync", "--json", **loopback).succeeds()
+    assert counts(done) == {"added": 2, "failed": 1, "stored": 2}
+    assert counts(project.pair("sync", "--refresh", "--json", **loopback).succeeds()) == {"unchanged": 2, "failed": 1}
+    found = project.pair("search", "soot", "--json").succeeds()
+    status = project.pair("status", "--json").succeeds()
+    index = (project.folder / ".pair/index.txt").read_text()
+    assert "hunter2" not in done.stdout + found.stdout + status.stdout + index + str(list_ids(project))
+
+
+def test_a_folder_that_became_a_file_is_reported_and_keeps_its_documents(project: Workplace) -> None:
+    project.pair("add", "wiki").succeeds()
+    project.pair("sync").succeeds()
+    (project.folder / "wiki").rename(project.folder / "old")
+    write_files(project.folder, {"wiki": "a file"})
+    project.pair("sync").exits(1).says("Cannot read wiki: it is a file, not a folder.")
+    assert list_ids(project) == ["wiki/home.md"]
 
 
 def test_a_command_runs_only_if_its_configuration_is_trusted(project: Workplace) -> None:

@@ -310,7 +310,9 @@ def _check_places(settings: Settings, collections: Sequence[NamedCollection], *,
     """Check the paths. Raises E401 for two settings with the same path, and for an output inside the sources."""
 
     def refuse(name: str, reason: str) -> errors.UsageError:
-        return errors.settings_invalid(settings.places.get(name, name), f"{name}: {reason}. Nothing was written")
+        where = settings.places.get(name, name)
+        subject = "it" if where == name else name
+        return errors.settings_invalid(where, f"{subject} {reason}. Nothing was written")
 
     names = ("links_file_path", "index_path", "index_cache_path", "web_fetch_cache_dir", "llms_txt_path")
     values = {f"kb.{name}": getattr(settings.kb, name) for name in names[is_named_only:]}

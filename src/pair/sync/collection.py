@@ -72,6 +72,8 @@ class CollectionSettings:
             raise ValueError(f"{self.kind} begins with http:// or https://")
         if not is_kb_id(self.kb):
             raise ValueError(f"kb is not the name of a knowledge base: {self.kb[:100]!r}")
+        if not all(text.strip(" \t!/") and not text.startswith("#") for text in self.include):
+            raise ValueError("include has a pattern that is blank or a comment")
         if self.bucket and not self.bucket.startswith(("s3://", "gs://", "az://")):
             raise ValueError("bucket is an address such as s3://bucket/prefix")
 

@@ -342,6 +342,8 @@ def _find_collection(each: NamedCollection, paths: SyncPaths, roots: Mapping[str
         return _find_below(each.prefix, walk, each.make_selection())
 
     listing, fault = _look(find, each.path)
+    if each.path.is_file():
+        fault = errors.storage_failed(str(each.path), "it is a file, not a folder", is_reading=True).message
     if listing is None:
         return FoundCollection(fault=fault or errors.sync_place_missing(what, str(each.path)).message)
     _drop_own_files(listing, paths, each.path, each.prefix)

@@ -126,6 +126,8 @@ class _PathExplainer:
         fault = find_entry_fault(entry, path, root)
         if fault is not None:
             return False, fault
+        if not entry.is_file():
+            return False, "not a regular file"
         seen = entry.stat()
         if any(os.path.realpath(own) == entry.path for own in self._own_files()):
             return False, "pair writes it, or is configured by it"

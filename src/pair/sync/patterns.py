@@ -66,7 +66,7 @@ def make_rules(lines: Iterable[tuple[str, str]], *, ignore_case: bool = False) -
 
 
 def _make_rule(line: str, where: str, *, ignore_case: bool) -> Rule | None:
-    """Return the rule of a line; None for a comment, a blank line, and a pattern that can match nothing."""
+    """Return the rule of a line; None for a comment and a blank line."""
     text = _TRAILING_SPACE.sub("", line.rstrip("\r\n"))
     is_negated = text.startswith("!")
     pattern = text[1:] if is_negated else text
@@ -79,8 +79,8 @@ def _make_rule(line: str, where: str, *, ignore_case: bool) -> Rule | None:
     folders = _translate_folders(parts) if "/" in pattern else ".*"
     try:
         compiled = re.compile(expression, re.DOTALL | (re.IGNORECASE if ignore_case else 0))
-    except re.error:
-        return None
+    except re.error:  # For git, it matches nothing.
+        compiled, folders = re.compile("(?!)"), "(?!)"
     return Rule(compiled.fullmatch, is_negated, is_for_folders, "/" in pattern, text, where, folders)
 
 

@@ -93,6 +93,12 @@ def test_included_are_files_that_match_or_are_in_a_folder_that_does(folder: Path
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("pattern", ["[z-a].md", "docs/[z-a]/b.md"])
+def test_a_broken_pattern_of_include_matches_nothing(folder: Path, pattern: str) -> None:
+    assert names(find(folder, include=(pattern,))) == set()
+    assert names(find(folder, include=(pattern, "*.txt"))) == {"b.txt"}
+
+
 def test_case_counts_unless_the_collection_says_otherwise(folder: Path) -> None:
     assert "README.MD" not in names(find(folder, include=("*.md",)))
     assert "README.MD" in names(find(folder, include=("*.md",), ignore_case=True))

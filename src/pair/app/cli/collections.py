@@ -15,6 +15,7 @@ from pair.kb.configure import add_collection, remove_collection
 from pair.kb.open import DEFAULT_KB, OBJECT_STORES
 from pair.kb.sync import ProjectSync, list_collections, with_collection
 from pair.sync.collection import KINDS, NAME, Kind
+from pair.values import redact_url
 
 Place = Annotated[str, Argument(metavar="PLACE", help="Folder, URL, bucket, links file or command to add.")]
 CollectionName = Annotated[str | None, Option("--name", metavar="NAME", help="Name of the collection.")]
@@ -47,10 +48,11 @@ def add(
       pair add 'python3 issues.py' --kind command --name issues
     """
     chosen = _choose_kind(place, kind)
+    _check_place(place, chosen)
     entry: dict[str, Any] = {chosen: shlex.split(place) if chosen == "command" else place}
     entry |= {key: list(value) for key, value in (("include", include), ("exclude", exclude)) if value}
     entry |= {"kb": kb} if kb != DEFAULT_KB else {}
-    name = name or _derive_name(place, chosen)
+    name = _derive_name(place, chosen) if name is None else name
     if not NAME.fullmatch(name):
         raise errors.command_line_invalid(
             f"Cannot use {name!r} as a name: use letters, digits, - and _.", hints=["Choose a name: --name NAME"]
@@ -58,7 +60,8 @@ def add(
     with_collection(context.settings(), name, entry)  # Refuse conflicts before anything is written.
     edited = add_collection(context.config, name, entry)
     value = {"collection": name, "config": str(edited.path), **entry}
-    context.show(value, f"Added to {edited.path}:", *(f"  {line}" for line in edited.lines), "Read it: pair sync")
+    after = "Trust and read it: pair trust && pair sync" if edited.needs_trust else "Read it: pair sync"
+    context.show(value, f"Added to {edited.path}:", *(f"  {line}" for line in edited.lines), after)
 
 
 def collections(context: CliContext) -> None:
@@ -93,7 +96,7 @@ def remove(context: CliContext, name: Named) -> None:
 
 
 def _choose_kind(place: str, kind: str | None) -> Kind:
-    """Return the kind of a place. Raises E402 if the place cannot be of the given kind."""
+    """Return the kind of a place. Raises E402 for an unknown one."""
     if kind is not None and kind not in KINDS:
         raise errors.command_line_invalid(f"Cannot use kind {kind!r}.", hints=[f"Use one of: {', '.join(KINDS)}"])
     chosen: Kind = "path"
@@ -101,23 +104,65 @@ def _choose_kind(place: str, kind: str | None) -> Kind:
         chosen = "url"
     elif place.startswith(OBJECT_STORES):
         chosen = "bucket"
-    chosen = next((known for known in KINDS if known == kind), chosen)
-    local = files.expand_path(place)
-    if chosen == "path" and not local.is_dir():
-        hints = [f"Read URLs from it: pair add {shlex.quote(place)} --kind links"] if local.is_file() else []
-        raise errors.command_line_invalid(
-            f"Cannot add {place!r}: there is no such folder. Nothing was written.",
-            hints=[*hints, "Run a command: pair add 'COMMAND' --kind command --name NAME"],
+    return next((known for known in KINDS if known == kind), chosen)
+
+
+def _check_place(place: str, kind: Kind) -> None:
+    """Raises E402 if the place cannot be of this kind."""
+    reason, hints = "", list[str]()
+    if kind == "path":
+        reason, hints = _find_folder_fault(place)
+    elif kind == "links":
+        is_file = bool(place) and files.expand_path(place).is_file()
+        reason, hints = "" if is_file else "there is no such file", ["List URLs in a file, one per line"]
+    elif kind == "command":
+        reason, hints = _find_command_fault(place), ["Quote the command: pair add 'python3 notes.py' --kind command"]
+    elif place:
+        reason, hints = (
+            _find_address_fault(place),
+            ["pair add https://example.com/docs/", "pair add s3://bucket/prefix"],
         )
-    if chosen == "links" and not local.is_file():
-        raise errors.command_line_invalid(f"Cannot add {place!r}: there is no such file. Nothing was written.")
-    return chosen
+    if reason:
+        shown = f"Cannot add {redact_url(place)!r}: {reason}. Nothing was written."
+        raise errors.command_line_invalid(shown, hints=hints)
+
+
+def _find_folder_fault(place: str) -> tuple[str, list[str]]:
+    """Return why a place is no folder, and hints; "" for a folder."""
+    quoted, local = shlex.quote(place), files.expand_path(place)
+    if place and local.is_dir():
+        return "", []
+    if place and local.is_file():
+        folder, pattern = shlex.quote(str(Path(place).parent)), shlex.quote(f"/{local.name}")
+        hints = [f"pair add {folder} --include {pattern}", f"Read URLs from it: pair add {quoted} --kind links"]
+        return "it is a file, not a folder", [*hints, f"Store it once: pair ingest {quoted}"]
+    if "://" in place:
+        return "only http, https and bucket addresses can be read", ["pair add https://example.com/docs/"]
+    return "there is no such folder", ["Run a command: pair add 'COMMAND' --kind command --name NAME"]
+
+
+def _find_command_fault(place: str) -> str:
+    try:
+        return "" if shlex.split(place) else "the command is empty"
+    except ValueError:
+        return "a quotation mark is not closed"
+
+
+def _find_address_fault(place: str) -> str:
+    try:
+        parts = urlsplit(place)
+        if parts.hostname and parts.port != 0 and parts.username is None:
+            return ""
+    except ValueError:
+        pass
+    return "an address needs a valid host, and no user name or password"
 
 
 def _derive_name(place: str, kind: Kind) -> str:
     """Return a name made from the last part of a path, or from the host of a URL."""
     if kind in {"path", "links"}:
-        text = files.expand_path(place).resolve().stem
+        local = files.expand_path(place).resolve()
+        text = local.name if kind == "path" else local.stem
     elif kind == "command":
         text = Path(shlex.split(place)[-1]).stem
     else:
