@@ -38,7 +38,7 @@ BUDGETS = {
     "kb": (
         5515,
         19,
-    ),  # locked edits of the configuration, sites, feedback, storing, test questions, receipts, reading ahead, uploads, a sync of several KBs
+    ),  # locked edits of the configuration, sites, feedback, storing, receipts, uploads, a sync of several KBs
     "librarians": (
         3850,
         17,
@@ -48,7 +48,7 @@ BUDGETS = {
     "sources": (
         1175,
         8,
-    ),  # frames and refreshed pages, descriptions in full sentences, a protocol, and a command, site, feed and bucket that speak it
+    ),  # frames, refreshed pages, a protocol, and a command, site, feed and bucket that speak it
     "sync": (
         3925,
         15,

@@ -108,7 +108,7 @@ def _choose_kind(place: str, kind: str | None) -> Kind:
 
 
 def _check_place(place: str, kind: Kind) -> None:
-    """Raises E402 if the place cannot be of this kind."""
+    """Refuse a place that cannot be of this kind. Raises E402."""
     reason, hints = "", list[str]()
     if kind == "path":
         reason, hints = _find_folder_fault(place)
