@@ -36,7 +36,7 @@ BUDGETS = {
     ),  # sites, full descriptions, scores as probabilities, filters as masks, links, postings of all shards as one
     "evaluation": (410, 3),  # feedback as judgements, a gate for builds
     "kb": (
-        5515,
+        5535,
         19,
     ),  # locked edits of the configuration, sites, feedback, storing, receipts, uploads, a sync of several KBs
     "librarians": (
