@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -32,19 +32,16 @@ class LruCache(Generic[_Known]):
 
     def recall(self, words: Collection[str]) -> tuple[dict[str, _Known], list[str]]:
         """Return the known values, and the words without a value."""
-        known: dict[str, _Known] = {}
         unknown: list[str] = []
         with self._lock:
             young, old = self._young, self._old
-            for word in words:
-                value = young.get(word)
-                if value is None:
-                    value = old.get(word)
-                    if value is None:
-                        unknown.append(word)
-                        continue
-                    young[word] = value
-                known[word] = value
+            known: dict[str, Any] = dict(zip(words, map(young.get, words), strict=True))
+            for word in [word for word, value in known.items() if value is None]:
+                if word in old:
+                    young[word] = known[word] = old[word]
+                else:
+                    unknown.append(word)
+                    del known[word]
         return known, unknown
 
     def remember(self, known: Mapping[str, _Known], words: Sequence[str]) -> None:

@@ -38,6 +38,7 @@ _LEAST_STOP_WORDS = 4
 _LEAST_SHARE = 0.1
 """Minimum share of stop words in running text; lists and code of any language have fewer."""
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_ASCII_BLANKS = "".join(letter if letter.isalpha() else " " for letter in map(chr, range(128)))
 
 _STOP_WORDS: Mapping[str, str] = {
     "en": """
@@ -243,7 +244,7 @@ def _parse_code(value: str) -> str:
 
 def detect_language(text: str) -> str:
     """Return the language whose stop words are most frequent in the text; English if they are few or in doubt."""
-    words = _WORD.findall(text.lower())
+    words = _find_words(text.lower())
     english = sum(map(STOP_WORDS["en"].__contains__, words))
     if not words or english >= _SURELY_ENGLISH * len(words):
         return "en"
@@ -261,6 +262,13 @@ def detect_language(text: str) -> str:
     best = max(counts, key=lambda code: counts[code], default="en")
     is_clear = distinct[best] + (not text.isascii()) >= _LEAST_STOP_WORDS and counts[best] >= least
     return best if is_clear else "en"
+
+
+def _find_words(text: str) -> list[str]:
+    """Return the words of at least two letters. ASCII, which most texts are, takes a third of the time."""
+    if not text.isascii():
+        return _WORD.findall(text)
+    return [word for word in text.translate(_ASCII_BLANKS).split() if len(word) > 1]
 
 
 @functools.cache

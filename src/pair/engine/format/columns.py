@@ -43,6 +43,10 @@ COLUMNS: dict[str, dict[str, str]] = {
 """The columns of each DuckDB table, and their types."""
 
 
+_PIECES_AT_ONCE = 1 << 17
+"""Number of pieces of text whose terms are counted together: counting needs about 100 bytes for each."""
+
+
 class RowText(NamedTuple):
     text: str
     title: str = ""
@@ -144,45 +148,59 @@ def _number_keys() -> defaultdict[Any, int]:
 def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     """Count the terms of each row. Analyse each distinct piece of text once."""
     next_number = itertools.count().__next__
-    pieces: dict[str, defaultdict[str, int]] = {}
+    pieces: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(next_number))
+    blocks: list[tuple[npt.NDArray[np.uint32], list[int]]] = []
+    places: list[int] = []
     sizes: list[int] = []
-    piece_numbers: list[int] = []
     languages: list[int] = []
     for row in texts:
         in_row = f"{row.context} {row.text}".split() + row.title.split() * TITLE_WEIGHT
-        if row.language not in pieces:
-            pieces[row.language] = defaultdict(next_number)
-        piece_numbers += map(pieces[row.language].__getitem__, in_row)
+        places += map(pieces[row.language].__getitem__, in_row)
         sizes.append(len(in_row))
         languages.append(LANGUAGES.index(row.language))
+        if len(places) >= _PIECES_AT_ONCE:
+            blocks.append((np.array(places, np.uint32), sizes))
+            places, sizes = [], []
+    blocks.append((np.array(places, np.uint32), sizes))
     analysed = _analyse_pieces(pieces)
     numbers = _number_keys()
     terms_of_piece = [piece.terms + piece.extras for piece in analysed]
     flat_terms = list(map(numbers.__getitem__, itertools.chain.from_iterable(terms_of_piece)))
-    written = set(itertools.chain.from_iterable(piece.forms for piece in analysed))
-    forms = {(form.encode(errors="surrogatepass"), numbers[term]) for form, term in written}
     encoded = [term.encode(errors="surrogatepass") for term in numbers]
     order = sorted(range(len(encoded)), key=encoded.__getitem__)
     final = np.empty(len(encoded), np.int64)
     final[order] = np.arange(len(encoded))
-    row_of = np.repeat(np.arange(len(sizes)), sizes)
-    places = np.array(piece_numbers, np.int64)
+    flat, starts = final[np.array(flat_terms, np.int64)], make_starts(list(map(len, terms_of_piece)))
     own_sizes = np.array([len(piece.terms) for piece in analysed], np.int64)
-    flat = final[np.array(flat_terms, np.int64)]
-    which, sources = gather_entries(make_starts(list(map(len, terms_of_piece))), places)
-    # One number for row and term.
-    keys, counts = np.unique(row_of[which] * len(encoded) + flat[sources], return_counts=True)
-    rows = keys // max(len(encoded), 1)
-    lengths = np.bincount(row_of, own_sizes[places], minlength=len(sizes))
+    counted = [_count_block(block, starts, flat, len(encoded)) for block in blocks]
+    row_lengths = [np.bincount(np.repeat(np.arange(len(own)), own), own_sizes[block], len(own)) for block, own in blocks]
+    final_numbers = final.tolist()
+    written = set(itertools.chain.from_iterable(piece.forms for piece in analysed))
     return KeywordRows(
         [encoded[number] for number in order],
-        make_starts(np.bincount(rows, minlength=len(sizes))),
-        (keys - rows * len(encoded)).astype(np.uint32),
-        counts.astype(np.uint32),
-        lengths.astype(np.uint32),
-        sorted((form, int(final[number])) for form, number in forms),
+        make_starts(np.concatenate([entries for entries, _, _ in counted])),
+        np.concatenate([terms for _, terms, _ in counted]),
+        np.concatenate([counts for _, _, counts in counted]),
+        np.concatenate(row_lengths).astype(np.uint32),
+        sorted({(form.encode(errors="surrogatepass"), final_numbers[numbers[term]]) for form, term in written}),
         np.array(languages, np.uint8),
     )
+
+
+def _count_block(
+    block: tuple[npt.NDArray[np.uint32], Sequence[int]], starts: Numbers, terms: Numbers, words: int
+) -> tuple[Numbers, npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """Return the number of distinct terms of each row, these terms, and their counts.
+
+    `block`: the pieces of some rows, and the number of pieces of each. `starts`: the first of the `terms` of each piece.
+    """
+    pieces, sizes = block
+    which, places = gather_entries(starts, pieces)
+    # One number for row and term.
+    keys, counts = np.unique(np.repeat(np.arange(len(sizes)), sizes)[which] * words + terms[places], return_counts=True)
+    rows = keys // max(words, 1)
+    entries = np.bincount(rows, minlength=len(sizes))
+    return entries, (keys - rows * words).astype(np.uint32), counts.astype(np.uint32)
 
 
 def _analyse_pieces(pieces: Mapping[str, Mapping[str, int]]) -> list[tokenizer.Analysed]:
@@ -324,9 +342,9 @@ class Header(msgspec.Struct, frozen=True):
     content_hash: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")] = msgspec.field(name="hash")
 
     def to_bytes(self) -> bytes:
-        value = {name: getattr(self, name) for name in ("id", "owner", "title", "url", "metadata")}
-        value["hash"] = self.content_hash
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
+        texts = map(_quote_json, (self.id, self.owner, self.title, self.url, self.content_hash))
+        metadata = json.dumps(self.metadata, ensure_ascii=False, separators=(",", ":")) if self.metadata else "{}"
+        return (_HEADER % (*itertools.islice(texts, 4), metadata, *texts)).encode(errors="surrogatepass")
 
     @staticmethod
     def from_bytes(content: bytes | memoryview) -> "Header":
@@ -339,6 +357,8 @@ class Header(msgspec.Struct, frozen=True):
 
 
 _HEADERS = msgspec.json.Decoder(Header)
+_HEADER = '{"id":%s,"owner":%s,"title":%s,"url":%s,"metadata":%s,"hash":%s}'
+_quote_json = json.encoder.encode_basestring
 
 
 def hash_id(document_id: str) -> bytes:
@@ -347,14 +367,15 @@ def hash_id(document_id: str) -> bytes:
 
 
 def hash_ids(ids: Iterable[str]) -> Identities:
-    return np.array([np.frombuffer(hash_id(name), "<u8") for name in ids], "<u8").reshape(-1, 2)
+    return np.frombuffer(bytearray(b"".join(map(hash_id, ids))), "<u8").reshape(-1, 2)
 
 
 def hash_content(document: Document, owner: str, chunking: str) -> str:
     """Hash all stored fields of a document. `chunking`: how the document is cut and embedded."""
     digest = hashlib.sha256()
     fields = [document.id, owner, document.title, document.url, document.text, chunking]
-    fields.append(json.dumps(document.metadata, sort_keys=True, ensure_ascii=False, default=str))
+    is_bare = not document.metadata
+    fields.append("{}" if is_bare else json.dumps(document.metadata, sort_keys=True, ensure_ascii=False, default=str))
     for field in fields:
         content = field.encode(errors="surrogatepass")
         digest.update(len(content).to_bytes(8, "little") + content)
@@ -423,6 +444,8 @@ class StoredDocuments:
 
 
 def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocuments:
+    if len(parts) == 1:
+        return parts[0]
     headers: list[bytes] = []
     texts: list[bytes] = []
     chunks, vectors, graphs = [], [], []

@@ -26,7 +26,7 @@ from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import PendingShards
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, next_manifest, refuse_rolled_back
-from pair.engine.write.prepare import Batch, Preparation, estimate_bytes
+from pair.engine.write.prepare import Batch, Preparation, estimate_bytes, pause_gc
 from pair.engine.write.writer import (
     Numbers,
     Writer,
@@ -110,6 +110,7 @@ class PartBuilder:
     new_id: Callable[[], str]
     cache: ShardCache
 
+    @pause_gc()
     def build(self, task: Task) -> Built:
         """Build and upload the shards of a task. Raises ModelError, E202, E206, E010, E305."""
         with scratch_folder(self.cache) as folder:

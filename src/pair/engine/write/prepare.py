@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
@@ -25,9 +26,11 @@ _MOST_ID_CHARACTERS = 4096
 _DOCUMENT_BYTES = 200
 """Estimated bytes of a document in addition to its text."""
 _PART_BYTES = 2 << 20
-"""Size of the documents that are analysed together: the analysis needs about 50 times their memory for a moment."""
+"""Size of the documents that are cut and embedded together: this needs several times their memory for a moment."""
 
 _Item = TypeVar("_Item")
+_CutDocument = tuple[Document, tuple[Chunk, ...], npt.NDArray[np.float32], GraphRows]
+"""A document with its chunks, their vectors and its graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,52 +133,51 @@ class Preparation:
         self, batch: Batch, documents: Sequence[Document], hashes: Mapping[str, str]
     ) -> dict[str, PreparedDocument]:
         """Cut, embed and analyse these documents of the batch; return them by id."""
+        cut: list[_CutDocument] = []
+        keywords = count_terms(self._cut_documents(batch, documents, cut))
         prepared: dict[str, PreparedDocument] = {}
-        for part in split_batches(documents, len(documents), _PART_BYTES):
-            prepared.update(self._prepare_part(batch, part, hashes))
-        return prepared
-
-    def _prepare_part(
-        self, batch: Batch, documents: Sequence[Document], hashes: Mapping[str, str]
-    ) -> dict[str, PreparedDocument]:
-        chunks: dict[str, tuple[Chunk, ...]] = {}
-        for document in documents:
-            chunks[document.id] = (Chunk(document.text, 0, len(document.text)),)
-            if document.vector is None:
-                chunks[document.id] = split(document.text, batch.chunk_size_bytes, self._chunker)
-        texts = [
-            format_for_embedding(document.title, chunk)
-            for document in documents
-            if document.vector is None
-            for chunk in chunks[document.id]
-        ]
-        vectors = self.embedding.embed_all(texts) if texts else np.empty((0, self.embedding.dimension), np.float32)
-        keywords = count_terms(
-            RowText(chunk.text, document.title, chunk.context, language)
-            for document in documents
-            for language in (find_language(document.metadata, document.text),)
-            for chunk in chunks[document.id]
-        )
-        graphs = self._make_missing_graphs(batch, documents, chunks)
-        prepared: dict[str, PreparedDocument] = {}
-        first_vector = first_row = 0
-        for document in documents:
-            own = chunks[document.id]
-            if document.vector is None:
-                own_vectors = vectors[first_vector : first_vector + len(own)]
-                first_vector += len(own)
-            else:
-                own_vectors = np.asarray(document.vector, dtype=np.float32)[None, :]
-            graph = graphs.get(document.id, NO_GRAPH)
+        first_row = 0
+        for document, chunks, vectors, graph in cut:
             content = hashes[document.id]
             if not graph.is_complete:  # Use another hash, so that the next write of the document is a change.
                 content = hashlib.sha256(f"incomplete graph\0{content}".encode()).hexdigest()[:32]
             header = Header(document.id, batch.owner, document.title, document.url, document.metadata, content)
             prepared[document.id] = PreparedDocument(
-                header, document.text, own, own_vectors, graph, keywords, first_row
+                header, document.text, chunks, vectors, graph, keywords, first_row
             )
-            first_row += len(own)
+            first_row += len(chunks)
         return prepared
+
+    def _cut_documents(
+        self, batch: Batch, documents: Sequence[Document], cut: list["_CutDocument"]
+    ) -> Iterator[RowText]:
+        """Cut and embed the documents, a part at a time, and add them to `cut`. Yield the text of each chunk."""
+        for part in split_batches(documents, len(documents), _PART_BYTES):
+            chunks: dict[str, tuple[Chunk, ...]] = {}
+            for document in part:
+                chunks[document.id] = (Chunk(document.text, 0, len(document.text)),)
+                if document.vector is None:
+                    chunks[document.id] = split(document.text, batch.chunk_size_bytes, self._chunker)
+            texts = [
+                format_for_embedding(document.title, chunk)
+                for document in part
+                if document.vector is None
+                for chunk in chunks[document.id]
+            ]
+            vectors = self.embedding.embed_all(texts) if texts else np.empty((0, self.embedding.dimension), np.float32)
+            graphs = self._make_missing_graphs(batch, part, chunks)
+            first = 0
+            for document in part:
+                own = chunks[document.id]
+                if document.vector is None:
+                    own_vectors = vectors[first : first + len(own)]
+                    first += len(own)
+                else:
+                    own_vectors = np.asarray(document.vector, dtype=np.float32)[None, :]
+                cut.append((document, own, own_vectors, graphs.get(document.id, NO_GRAPH)))
+                language = find_language(document.metadata, document.text)
+                for chunk in own:
+                    yield RowText(chunk.text, document.title, chunk.context, language)
 
     def _make_missing_graphs(
         self, batch: Batch, documents: Sequence[Document], chunks: Mapping[str, Sequence[Chunk]]

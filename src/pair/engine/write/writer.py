@@ -29,7 +29,7 @@ from pair.engine.format.vectors import Grouping
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
 from pair.engine.write.commit import Change, ChangeMaker, Committed, EngineContext, Result, commit, next_manifest
-from pair.engine.write.prepare import Batch, Preparation
+from pair.engine.write.prepare import Batch, Preparation, pause_gc
 from pair.values import Document
 
 Numbers = npt.NDArray[np.int64]
@@ -80,6 +80,7 @@ class Writer:
         began = number if self.began is None else min(number, self.began)
         return Writer(self._context, self._preparation, began=began)
 
+    @pause_gc()
     def upsert(self, batch: Batch, removed: Sequence[str] = ()) -> WriteReport:
         """Store a batch. `removed`: ids of documents to delete in the same version.
 
