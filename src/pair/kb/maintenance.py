@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -295,11 +296,13 @@ class KbMaintenance:
         """
         core, settings = self._core, self._core.context.settings
         batches = split_batches(documents, settings.ingest_batch_documents, settings.ingest_batch_bytes)
-        first, second = next(batches, []), next(batches, [])
+        first = deque(itertools.islice(batches, 2))
         if not first and not removed:
             return WriteReport(manifest_version=core.current_number())
-        if not second:
-            return writer.upsert(Batch(first, SYNC_OWNER, settings.chunk_bytes, {}, revisions), removed)
+        if len(first) < 2:
+            return writer.upsert(
+                Batch(first[0] if first else [], SYNC_OWNER, settings.chunk_bytes, {}, revisions), removed
+            )
         context = replace(core.context, settings=replace(settings, build_part_bytes=settings.ingest_batch_bytes))
         builder = PartBuilder(
             context.kb_id, context.settings, core.store, core.preparation, context.clock, context.new_id, context.cache
@@ -308,8 +311,14 @@ class KbMaintenance:
             context, writer, core.preparation, core.pending_shards, lambda progress: on_stored(progress.built)
         )
         load = BulkLoad(SYNC_OWNER, settings.chunk_bytes, revisions, removed)
-        everything = itertools.chain(first, second, itertools.chain.from_iterable(batches))
-        return core.compact_debt(build.run(everything, load, LocalRunner(builder)))
+        return core.compact_debt(build.run(_join_batches(first, batches), load, LocalRunner(builder)))
+
+
+def _join_batches(first: deque[list[Document]], others: Iterator[list[Document]]) -> Iterator[Document]:
+    """Yield the documents of all batches, without a reference to a batch that is done."""
+    while first:
+        yield from first.popleft()
+    yield from itertools.chain.from_iterable(others)
 
 
 def _count_stored(read: Sequence[str], observer: SyncObserver) -> Callable[[int], None]:

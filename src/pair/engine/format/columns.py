@@ -162,53 +162,55 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
             blocks.append((np.array(places, np.uint32), sizes))
             places, sizes = [], []
     blocks.append((np.array(places, np.uint32), sizes))
-    analysed = _analyse_pieces(pieces)
-    numbers = _number_keys()
-    terms_of_piece = [piece.terms + piece.extras for piece in analysed]
-    flat_terms = list(map(numbers.__getitem__, itertools.chain.from_iterable(terms_of_piece)))
-    encoded = [term.encode(errors="surrogatepass") for term in numbers]
+    words, forms, starts, terms, word_counts = _analyse_pieces(pieces)
+    counted: list[tuple[npt.NDArray[Any], ...]] = []
+    for block, own_sizes in blocks:
+        row_of = np.repeat(np.arange(len(own_sizes)), own_sizes)
+        which, entries = gather_entries(starts, block.astype(np.int64))
+        # One number for row and term.
+        keys, counts = np.unique(row_of[which] * len(words) + terms[entries], return_counts=True)
+        rows = keys // max(len(words), 1)
+        row_sizes = np.bincount(rows, minlength=len(own_sizes))
+        lengths = np.bincount(row_of, word_counts[block], len(own_sizes)).astype(np.uint32)
+        counted.append((row_sizes, (keys - rows * len(words)).astype(np.uint32), counts.astype(np.uint32), lengths))
+    row_sizes, own_terms, counts, lengths = map(np.concatenate, zip(*counted, strict=True))
+    return KeywordRows(words, make_starts(row_sizes), own_terms, counts, lengths, forms, np.array(languages, np.uint8))
+
+
+def _analyse_pieces(
+    pieces: Mapping[str, Mapping[str, int]],
+) -> tuple[list[bytes], list[tuple[bytes, int]], Numbers, Numbers, Numbers]:
+    """Return the sorted terms and forms; and by number of a piece the start of its terms, these terms, and its words.
+
+    `pieces`: the numbers of pieces, by language and piece.
+    """
+    number_of = _number_keys()
+    flat: list[int] = []
+    sizes: list[tuple[int, int]] = []
+    written: set[tuple[str, str]] = set()
+    for language, own in pieces.items():
+        for piece in map(tokenizer.analyse, own, itertools.repeat(language)):
+            flat += map(number_of.__getitem__, piece.terms + piece.extras)
+            sizes.append((len(piece.terms) + len(piece.extras), len(piece.terms)))
+            written.update(piece.forms)
+    encoded = [term.encode(errors="surrogatepass") for term in number_of]
     order = sorted(range(len(encoded)), key=encoded.__getitem__)
     final = np.empty(len(encoded), np.int64)
     final[order] = np.arange(len(encoded))
-    flat, starts = final[np.array(flat_terms, np.int64)], make_starts(list(map(len, terms_of_piece)))
-    own_sizes = np.array([len(piece.terms) for piece in analysed], np.int64)
-    counted = [_count_block(block, starts, flat, len(encoded)) for block in blocks]
-    row_lengths = [np.bincount(np.repeat(np.arange(len(own)), own), own_sizes[block], len(own)) for block, own in blocks]
-    final_numbers = final.tolist()
-    written = set(itertools.chain.from_iterable(piece.forms for piece in analysed))
-    return KeywordRows(
+    final_number = dict(zip(number_of, final.tolist(), strict=True))
+    forms = sorted({(form.encode(errors="surrogatepass"), final_number[term]) for form, term in written})
+    # Pieces are numbered in the order of rows, and were analysed by language.
+    by_number = np.argsort(np.array([number for own in pieces.values() for number in own.values()], np.int64))
+    entry_counts, word_counts = np.array(sizes, np.int64).reshape(-1, 2).T
+    entries = gather_entries(make_starts(entry_counts), by_number)[1]
+    terms = final[np.array(flat, np.int64)[entries]]
+    return (
         [encoded[number] for number in order],
-        make_starts(np.concatenate([entries for entries, _, _ in counted])),
-        np.concatenate([terms for _, terms, _ in counted]),
-        np.concatenate([counts for _, _, counts in counted]),
-        np.concatenate(row_lengths).astype(np.uint32),
-        sorted({(form.encode(errors="surrogatepass"), final_numbers[numbers[term]]) for form, term in written}),
-        np.array(languages, np.uint8),
+        forms,
+        make_starts(entry_counts[by_number]),
+        terms,
+        word_counts[by_number],
     )
-
-
-def _count_block(
-    block: tuple[npt.NDArray[np.uint32], Sequence[int]], starts: Numbers, terms: Numbers, words: int
-) -> tuple[Numbers, npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """Return the number of distinct terms of each row, these terms, and their counts.
-
-    `block`: the pieces of some rows, and the number of pieces of each. `starts`: the first of the `terms` of each piece.
-    """
-    pieces, sizes = block
-    which, places = gather_entries(starts, pieces)
-    # One number for row and term.
-    keys, counts = np.unique(np.repeat(np.arange(len(sizes)), sizes)[which] * words + terms[places], return_counts=True)
-    rows = keys // max(words, 1)
-    entries = np.bincount(rows, minlength=len(sizes))
-    return entries, (keys - rows * words).astype(np.uint32), counts.astype(np.uint32)
-
-
-def _analyse_pieces(pieces: Mapping[str, Mapping[str, int]]) -> list[tokenizer.Analysed]:
-    """Return the terms of each piece, by its number. `pieces`: the numbers of pieces, by language and piece."""
-    analysed = dict[int, tokenizer.Analysed]()
-    for language, own in pieces.items():
-        analysed.update(zip(own.values(), map(tokenizer.analyse, own, itertools.repeat(language)), strict=False))
-    return [analysed[number] for number in range(len(analysed))]
 
 
 MENTION_TYPE = np.dtype([("doc", "<u4"), ("chunk", "<u4"), ("entity", "<u4"), ("weight", "<f4")])

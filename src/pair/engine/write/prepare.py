@@ -79,7 +79,7 @@ def split_by_size(
 
 @contextlib.contextmanager
 def pause_gc() -> Iterator[None]:
-    """Pause the search for cycles: among millions of new strings and tuples it takes a fifth of the time."""
+    """Pause the search for cycles: among millions of new strings and tuples it takes a tenth of a write or more."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -142,9 +142,7 @@ class Preparation:
             if not graph.is_complete:  # Use another hash, so that the next write of the document is a change.
                 content = hashlib.sha256(f"incomplete graph\0{content}".encode()).hexdigest()[:32]
             header = Header(document.id, batch.owner, document.title, document.url, document.metadata, content)
-            prepared[document.id] = PreparedDocument(
-                header, document.text, chunks, vectors, graph, keywords, first_row
-            )
+            prepared[document.id] = PreparedDocument(header, document.text, chunks, vectors, graph, keywords, first_row)
             first_row += len(chunks)
         return prepared
 
