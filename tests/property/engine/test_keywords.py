@@ -217,3 +217,16 @@ def test_a_merged_index_equals_one_that_is_built_again(
     for each in (picked, stored, halves):
         assert described(each) == described(anew)
         assert list(each.words) == list(anew.words)
+
+
+def test_words_are_counted_the_same_however_many_rows_are_counted_together() -> None:
+    random = np.random.default_rng(11)
+    names = [f"Word{number}" for number in range(900)] + ["foo_bar", "Häuser", "running", "camelCase"]
+    rows = [
+        RowText(" ".join(random.choice(names, 400)), "Häuser", "above", ("en", "de", "fr")[number % 3])
+        for number in range(400)
+    ]
+    together = count_terms(rows)
+    apart = concatenate_rows([count_terms(rows[at : at + 50]) for at in range(0, len(rows), 50)])
+    assert described(together) == described(apart)
+    assert list(together.forms) == list(apart.forms)

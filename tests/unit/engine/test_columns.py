@@ -1,5 +1,6 @@
 """Documents in columns: picked, put together, and cut at the right bytes."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,15 @@ def test_a_header_survives_its_bytes(name: str) -> None:
     header = Header(name, "öwner", f"title {name}", "https://x.example/ä", {"key": [1, name, None]}, "00" * 16)
     assert Header.from_bytes(header.to_bytes()) == header
     assert len(hash_id(name)) == 16
+
+
+@pytest.mark.parametrize("metadata", [{}, {"key": [1.5, "ä", None]}])
+@pytest.mark.parametrize("name", ["a", "\ud800", "a\nb\x00\x7f", 'quo"te\\', "{}%s"])
+def test_a_header_is_the_json_that_earlier_releases_wrote(name: str, metadata: dict[str, object]) -> None:
+    header = Header(name, "owner", name, "https://x.example/ä", metadata, "00" * 16)
+    fields = {key: getattr(header, key) for key in ("id", "owner", "title", "url", "metadata")}
+    written = json.dumps({**fields, "hash": "00" * 16}, ensure_ascii=False, separators=(",", ":"))
+    assert header.to_bytes() == written.encode(errors="surrogatepass")
 
 
 DOCUMENT = Document("a", "text", "title", "url", {"year": 2024, "lang": "de"})

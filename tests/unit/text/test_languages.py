@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pair.text.languages import LANGUAGES, STOP_WORDS, find_language, stem_word
+from pair.text.languages import _WORD, LANGUAGES, STOP_WORDS, _find_words, find_language, stem_word
 from pair.text.spelling import allow_edits, count_edits
 
 
@@ -83,3 +83,8 @@ def test_edits_are_counted_by_their_definition(word: str, others: list[str]) -> 
 
 def test_long_words_may_have_more_edits() -> None:
     assert [allow_edits(word) for word in ("cats", "boats", "castles", "building", "utf8enc")] == [0, 1, 1, 2, 0]
+
+
+@given(text=st.text(st.characters(max_codepoint=127)) | st.text())
+def test_the_words_of_ascii_are_those_of_the_pattern(text: str) -> None:
+    assert _find_words(text) == _WORD.findall(text)

@@ -25,9 +25,12 @@ _UNSIGNED = ("|u1", "<u2", "<u4", "<u8")
 def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> ShardFile:
     """Write the index. `search_file`: the search file of the shard. Its stored outline allows range requests."""
     # One number for term and posting: sorting such numbers is faster than a stable argsort.
-    keys = np.sort(rows.terms.astype(np.uint64) << 32 | np.arange(len(rows.terms), dtype=np.uint64))
-    order, terms = (keys & 0xFFFFFFFF).astype(np.int64), (keys >> 32).astype(np.uint32)
-    row_of = np.repeat(np.arange(rows.count), np.diff(rows.starts))[order]
+    keys = rows.terms.astype(np.uint64) << 32
+    keys |= np.arange(len(keys), dtype=np.uint64)
+    keys.sort()
+    order, terms = keys.astype(np.uint32), (keys >> 32).astype(np.uint32)
+    del keys
+    row_of = np.repeat(np.arange(rows.count, dtype=np.uint32), np.diff(rows.starts))[order]
     counts = rows.counts[order]
     starts = np.searchsorted(terms, np.arange(len(rows.words) + 1))
     begins = starts[:-1]
