@@ -114,13 +114,13 @@ def _exit_table() -> str:
 # ── settings.md ────────────────────────────────────────────────────────────────────────────────────
 
 _WORDS: dict[Any, str] = {
-    str: "text",
+    str: "string",
     bool: "true or false",
     int: "whole number",
     float: "number",
     tuple[Any, ...]: "list",
     Mapping[str, CollectionSettings]: "collections by name",
-    tuple[str, ...]: "list of texts; separated by commas in a variable",
+    tuple[str, ...]: "list of strings; separated by commas in a variable",
 }
 
 
@@ -370,7 +370,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     },
     "publish_unknown": {"kb_id": "handbook"},
     "kb_id_invalid": {"kb_id": "team/handbook"},
-    "document_invalid": {"document_id": "faq", "reason": "its vector holds something that is not a number"},
+    "document_invalid": {"document_id": "faq", "reason": "its vector contains a value that is not a number"},
     "argument_invalid": {"name": "limit", "expected": "a whole number", "given": "x"},
     "workers_died": {"part": 3, "attempts": 3, "reason": "was ended by SIGKILL"},
     "build_lost": {"kb_id": "handbook"},
@@ -428,7 +428,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "too_many_requests": {},
     "took_too_long": {"seconds": 30},
     "head_too_large": {"what": "65,536 bytes"},
-    "server_full": {"what": "the bodies of other requests fill its memory"},
+    "server_full": {"what": "other request bodies use all memory for bodies"},
     "request_too_slow": {"seconds": 30},
     "server_stopping": {},
     "address_unusable": {"host": "127.0.0.1", "port": 8080, "reason": "address already in use"},

@@ -120,26 +120,26 @@ _signature_refused = _data("""E017 signature missing or wrong (subject reason si
 _package_of_another_schema = _download("""E018 package schema not supported (package schema_version)
     Cannot read the package {package}: this version of pair does not support its schema {schema_version}.
     • Update pair • Ask the publisher for a package that this version can read""")
-feed_unreadable = _download("""E019 release feed unreadable (feed reason)
-    Cannot read the release feed {feed}.
+feed_unreadable = _download("""E019 release index unreadable (feed reason)
+    Cannot read the release index {feed}.
     {reason!c}.
     • Check that the address names a releases.json that `pair publish` wrote
     • Install an archive directly: pair install --source URL.zip""")
-_release_missing = _not_found("""E020 no such release in the feed (feed known _reason)
+_release_missing = _not_found("""E020 no such release in the release index (feed known _reason)
     Cannot find the release in {feed}: {_reason}.
-    Name a release of the feed:
-    • The latest version: --source {feed}#NAME • A certain version: --source {feed}#NAME@VERSION""")
-version_moved = _conflict("""E021 published version has other bytes (feed version installed offered)
-    Cannot update from {feed}: version {version} has other bytes than the installed one.
+    Name a release of the index:
+    • The latest version: --source {feed}#NAME • A specific version: --source {feed}#NAME@VERSION""")
+version_moved = _conflict("""E021 published version has different bytes (feed version installed offered)
+    Cannot update from {feed}: version {version} has different bytes than the installed one.
     Installed SHA-256: {installed}
     Offered SHA-256:   {offered}
     • Ask the publisher why a published version changed • Accept the new bytes: pair update --force""")
 version_published = _conflict("""E021 (place release published given)
-    Cannot publish {release}: it is already published at {place} with other bytes.
+    Cannot publish {release}: it is already published at {place} with different bytes.
     Published SHA-256: {published}
     Given SHA-256:     {given}
     • Publish a new version: --version VERSION
-    • If an earlier publication was interrupted before it reached the feed, delete its .sha256 file there""")
+    • If an earlier publication was interrupted before it reached the index, delete its .sha256 file there""")
 _lock_differs = _conflict("""E022 installed files differ from the lock file (lock drifts)
     Cannot confirm {lock}: what is installed differs from what is locked.
     • Restore what is locked: pair install --locked --force • Lock what is installed: pair lock""")
@@ -158,9 +158,9 @@ foreign_file = _storage("""E026 existing file that pair did not make (path)
     Cannot write {path}: pair did not make this file.
     It has a second name (a hard link), is not a regular file, or has content of another program.
     • Move it to another folder, then try again • Keep a copy: cp -p {path} {path}.mine && rm {path}""")
-release_differs = _data("""E027 package differs from the release in its feed (feed release said)
+release_differs = _data("""E027 package differs from its entry in the release index (feed release said)
     Cannot install {release} from {feed}: the package has another name or version.
-    The feed names:   {release}
+    The index names:  {release}
     The package says: {said}
     Nothing was installed.
     • Ask the publisher: the package may have been replaced""")
@@ -177,11 +177,11 @@ sync_running = _conflict("""E101 another sync is running (holder)
 sync_state_unreadable = _data("""E102 sync state unreadable (path reason kept_at)
     Cannot read the sync state {path}.
     {reason!c}. The file was kept as {kept_at}; nothing else was changed.
-    • Restore a good copy of {path} • Build it again, which reads and summarises every source: pair sync""")
+    • Restore a good copy of {path} • Rebuild it; this reads and summarises every source: pair sync""")
 sync_place_missing = _not_found("""E103 sources folder or links file missing (_what path)
     Cannot read the {_what} {path}: it does not exist.
     Documents from it were kept.
-    • Mount or create it • Name another one in the configuration""")
+    • Mount or create it • Set another path in the configuration""")
 no_url_matches = _not_found("""E104 no URL matches the pattern (pattern)
     Cannot refresh: no URL and no collection matches {pattern}.
     Nothing was fetched or written.
@@ -206,8 +206,8 @@ write_waiting = _conflict("""E203 (kb_id _seconds)
     This request waited {_seconds:g} s. Nothing was written.
     • Try again • Write larger batches, less often""")
 _graph_unavailable = _not_found("""E204 no graph data for this query (kb_id shards)
-    Cannot search the graph of {kb_id}: it has none.
-    • Use the graph only where there is one: --mode adaptive • Store the documents again with engine.graph: text""")
+    Cannot search the graph of {kb_id}: this knowledge base has no graph.
+    • Use the graph only if it exists: --mode adaptive • Store the documents again with engine.graph: text""")
 cache_budget_exceeded = _storage("""E205 shard cache too small (folder max_bytes wanted_bytes)
     Cannot cache shards in {folder}: {wanted_bytes:,} bytes are needed and {max_bytes:,} are allowed.
     The other cached shards are in use, or one shard alone is larger than the limit.
@@ -525,7 +525,7 @@ def package_of_another_schema(label: str, schema_version: Any) -> DownloadError:
 
 def release_missing(feed: str, reason: str, known: Sequence[str]) -> NotFoundError:
     """Return E020. `known`: the releases in the feed."""
-    explanation = f"The feed has: {_join(known, 20)}" if known else "The feed has no releases."
+    explanation = f"The index has: {_join(known, 20)}" if known else "The index has no releases."
     return _release_missing(feed, known, reason, explanation=explanation)
 
 

@@ -25,8 +25,8 @@ _IN_PLAIN_WORDS = {
     "illegal ": "the server did not answer in HTTP",
     "malformed ": "the server did not answer in HTTP",
     "Receive buffer too long": "the server did not answer in HTTP",
-    "Server disconnected": "the server hung up without an answer",
-    "peer closed connection": "the server hung up before the answer was complete",
+    "Server disconnected": "the server closed the connection without an answer",
+    "peer closed connection": "the server closed the connection before the answer was complete",
 }
 """Readable reasons by the beginning of messages of HTTP libraries."""
 
@@ -126,7 +126,7 @@ def describe_fault(fault: BaseException) -> str:
         if isinstance(link, ssl.SSLError) and link.reason:
             return f"no secure connection: {link.reason.replace('_', ' ').lower()}"
         if isinstance(link, socket.gaierror):
-            return "the name of the host is not known"
+            return "the host name cannot be resolved"
         if isinstance(link, OSError) and link.strerror:
             return link.strerror
         link = link.__cause__ or link.__context__

@@ -284,7 +284,7 @@ def _list_collections(values: _ConfigValues) -> dict[str, str]:
     places = given.item_places or (given.where,) * len(given.value)
     for (name, entry), where in zip(given.value.items(), places, strict=True):
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            reason = f"{COLLECTIONS}: {_clip(str(name))!r} is no name: use letters, digits, - and _"
+            reason = f"{COLLECTIONS}: {_clip(str(name))!r} is not a valid name: use letters, digits, - and _"
             raise errors.settings_invalid(where, reason)
         if isinstance(entry, dict):
             for key in entry:

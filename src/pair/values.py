@@ -78,7 +78,7 @@ class KbSource:
         source = KbSource(value["type"], value["location"], value["requiresDownload"], **optional)
         texts = (source.location, *(text or "" for text in optional.values()))
         if source.type not in get_args(SourceType) or not all(isinstance(text, str) for text in texts):
-            raise ValueError("not the source of a KB")
+            raise ValueError("not a valid source of a KB")
         return source
 
 
@@ -362,7 +362,7 @@ def check_number(name: str, given: object) -> None:
 def check_texts(name: str, given: object) -> None:
     """Raise E238 unless a list of strings is given; a single string is refused."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise errors.argument_invalid(name, "a list of texts", given)
+        raise errors.argument_invalid(name, "a list of strings", given)
     if isinstance(given, Sequence | set | frozenset):
         for text in given:
             check_text(name, text)
@@ -395,7 +395,7 @@ def _check_document(given: object) -> Document:
         raise errors.argument_invalid("documents", "a list of Document", given)
     for name in ("id", "text", "title", "url"):
         if not isinstance(getattr(given, name), str):
-            raise errors.document_invalid(str(given.id), f"its {name} is not a text")
+            raise errors.document_invalid(str(given.id), f"its {name} is not a string")
     if not isinstance(given.metadata, Mapping):
         raise errors.document_invalid(given.id, "its metadata is not a mapping")
     if given.vector is not None and (isinstance(given.vector, str | bytes) or not hasattr(given.vector, "__len__")):

@@ -267,7 +267,7 @@ def test_a_command_that_prints_nothing_or_an_id_twice_changes_what_it_says(proje
 
 
 def mentions(path: Path, text: bytes) -> bool:
-    """Tell whether a file has this text. The sync may delete the file at any moment."""
+    """Return whether a file has this text. The sync may delete the file at any moment."""
     try:
         return text in path.read_bytes()
     except FileNotFoundError:

@@ -131,8 +131,8 @@ def test_a_path_that_is_missing_stores_nothing(project: Workplace) -> None:
     [
         ("{", "not JSON"),
         ("[]", "not a JSON object"),
-        ('{"id": "a"}', "id and text are needed"),
-        ('{"text": "a"}', "id and text are needed"),
+        ('{"id": "a"}', "id and text are required"),
+        ('{"text": "a"}', "id and text are required"),
         ('{"id": 1, "text": "a"}', "id is not a text"),
         ('{"id": "a", "text": "a", "metadata": []}', "metadata is not an object"),
         ('{"id": "a", "text": "a", "txet": "b"}', "unknown fields: txet"),

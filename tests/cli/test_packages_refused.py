@@ -170,4 +170,4 @@ def test_a_package_with_more_than_the_files_of_the_folder_is_reported(origin: Or
     packaged = ("package", ".pair/knowledge", "-o", "kb.zip", "--with-index")
     assert "also holds" not in workplace.pair(*packaged).stderr
     assert workplace.pair("ingest", "mine.jsonl").status == 0
-    assert "the index also holds documents that are not in .pair/knowledge: 1" in workplace.pair(*packaged).stderr
+    assert "the index also has documents that are not in .pair/knowledge: 1" in workplace.pair(*packaged).stderr

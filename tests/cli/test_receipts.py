@@ -82,7 +82,7 @@ def test_a_receipt_holds_in_the_kb_and_in_its_package(workplace: Workplace, rece
     shutil.rmtree(workplace.folder / ".pair")
     done = workplace.pair("check", "elsewhere/receipt.json", "--package", "elsewhere/house.zip").succeeds()
     assert "✓ package     house.zip is house 1.0.0\n" in done.stdout
-    assert done.stdout.endswith("The receipt holds.\n")
+    assert done.stdout.endswith("The receipt is valid.\n")
 
 
 @pytest.mark.parametrize("is_signed", [False, True])
@@ -112,7 +112,7 @@ def test_the_changed_part_is_named(workplace: Workplace, receipt: Path) -> None:
     receipt.write_text(receipt.read_text().replace(QUESTION, "When is soup served?", 1))
     done = check(workplace).exits(1)
     assert "✗ digests     changed since the receipt was made: question\n" in done.stdout
-    assert done.stdout.endswith("The receipt does not hold.\n")
+    assert done.stdout.endswith("The receipt is not valid.\n")
 
 
 def test_a_forged_quotation_with_mended_digests_is_refused(workplace: Workplace, receipt: Path) -> None:
@@ -247,7 +247,7 @@ def test_another_package_is_refused(workplace: Workplace, receipt: Path) -> None
     write_files(workplace.folder / "house", {"tea.md": FILES["tea.md"] + "\nMore.\n"})
     workplace.pair("package", "house", "-o", "two.zip", "--name", "house", "--version", "2.0.0").succeeds()
     done = check(workplace, "--package", "two.zip").exits(1)
-    assert "two.zip is house 2.0.0; the answer came from other content: house 1.0.0" in done.stdout
+    assert "two.zip is house 2.0.0; the answer came from different content: house 1.0.0" in done.stdout
 
 
 def test_what_is_no_receipt_is_refused(workplace: Workplace) -> None:

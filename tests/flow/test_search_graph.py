@@ -149,7 +149,7 @@ def test_adaptive_uses_the_half_that_there_is(half: Ground) -> None:
         assert set(ids_of(found)) == {each.id for each in [*CHAIN, *OTHERS]}
         assert {hit.document_id for hit in found if hit.graph_score} >= {"ada", "charles"}
         unnamed = kb.search("where was somebody born?", mode="adaptive")
-        assert (unnamed.mode_used, unnamed.reason) == ("hybrid", "the question names nothing")
+        assert (unnamed.mode_used, unnamed.reason) == ("hybrid", "the question names no entity")
 
 
 def test_putting_documents_in_again_gives_them_their_graph(half: Ground) -> None:

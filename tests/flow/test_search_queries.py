@@ -208,7 +208,7 @@ def test_hits_say_which_way_was_gone(kb: KnowledgeBase) -> None:
         "graph": "graph",
         "adaptive": "hybrid",
     }
-    assert plain["adaptive"].reason == "the question names nothing"
+    assert plain["adaptive"].reason == "the question names no entity"
     assert plain["adaptive"].passages == plain["hybrid"].passages
     telling = in_every_mode(kb, "what did Ada Lovelace write?")
     assert (telling["adaptive"].mode_used, telling["adaptive"].reason) == ("graph", "the question names ada lovelace")

@@ -18,7 +18,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def matches(condition: Filter, metadata: Mapping[str, Any]) -> bool:
-    """Tell whether a document with this metadata meets a filter."""
+    """Return whether a document with this metadata meets a filter."""
     return _holds(condition, flatten_metadata(metadata))
 
 

@@ -233,7 +233,7 @@ _SPECIAL, _TWICE, _ALIKE, _BOTH = "special file", "one name", "case or accents",
 _RATIO, _TOTAL, _SHARED, _CROWD = "times its size", "it unpacks to", "share the same bytes", "more than 100000"
 _NOT_WHOLE, _DAMAGED, _OWN = "not a complete zip", "damaged entry", "reserved for pair"
 _VERSIONED = "belongs to version control"
-_LENGTH, _OUTSIDE = "another length than declared", "outside the archive"
+_LENGTH, _OUTSIDE = "differs from the declared one", "outside the archive"
 
 NAMES: Sequence[Hostile] = (
     _named("parent-folder", _OUT, "../evil"),

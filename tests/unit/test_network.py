@@ -22,13 +22,16 @@ FAULTS: list[tuple[Exception, str]] = [
     (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
     (caused(Exception("[Errno 111] x"), ConnectionRefusedError(111, "Connection refused")), "Connection refused"),
     (Exception("[Errno 104] Connection reset by peer"), "Connection reset by peer"),
-    (socket.gaierror(-2, "Name or service not known"), "the name of the host is not known"),
+    (socket.gaierror(-2, "Name or service not known"), "the host name cannot be resolved"),
     (Exception("illegal status line: bytearray(b'220 x')"), "the server did not answer in HTTP"),
     (Exception("Receive buffer too long"), "the server did not answer in HTTP"),
-    (Exception("Server disconnected without sending a response."), "the server hung up without an answer"),
+    (
+        Exception("Server disconnected without sending a response."),
+        "the server closed the connection without an answer",
+    ),
     (
         Exception("peer closed connection without sending complete message body (received 2 bytes, expected 5)"),
-        "the server hung up before the answer was complete",
+        "the server closed the connection before the answer was complete",
     ),
     (Exception(), "Exception"),
 ]

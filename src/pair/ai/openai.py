@@ -218,7 +218,7 @@ class OpenAiLanguageModel:
         if not is_streamed:
             yield self.reply(instructions, text)
         elif not is_finished:
-            raise errors.model_unreachable(self._connection.address, "The reply broke off")
+            raise errors.model_unreachable(self._connection.address, "The reply ended early")
 
 
 class OpenAiSummariser:

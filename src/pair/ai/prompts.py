@@ -225,17 +225,17 @@ def reply_fault(reply: str, tidied: str) -> str:
 
 
 def is_too_long(status: int, body: str) -> bool:
-    """Tell whether the server refused the request for its length."""
+    """Return whether the server refused the request for its length."""
     return status == 413 or (status in {400, 422} and _TOO_LONG.search(body[:5_000]) is not None)
 
 
 def is_passing(status: int) -> bool:
-    """Tell whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     return status in _PASSING_STATUSES or status >= 500
 
 
 def is_about_the_text(status: int) -> bool:
-    """Tell whether the server refused only this text."""
+    """Return whether the server refused only this text."""
     return 400 <= status < 500 and status not in _CLOSED_DOORS and not is_passing(status)
 
 

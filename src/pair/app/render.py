@@ -4,8 +4,8 @@ Titles, file names, documents and replies of servers and models can hold charact
 the screen, reverse the reading direction, or hide. They are printed as escapes: `\\x1b`, `\\u202e`.
 
 Invariants
-    Foreign text is escaped here, on its way out. A line stays one line, so that such text cannot add lines to a
-    report; only `print_text` and `print_piece` keep line breaks.
+    Untrusted text is escaped here, when it is printed. A line stays one line, so that such text cannot add lines to
+    a report; only `print_text` and `print_piece` keep line breaks.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import datetime
 import getpass
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -29,6 +30,8 @@ _BOLD, _RED = 1, 31
 _PERCENT_STEP = 10
 _SECONDS_BETWEEN_NOTES = 10.0
 _SECONDS_BEFORE_BAR = 1.0
+_SLOW_RATE = 10
+"""A lower rate is shown with a decimal."""
 _SOURCES_WORTH_PERCENTS = 50
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # Control characters, with DEL and C1; line and paragraph separators; characters that embed, override or isolate a
@@ -64,7 +67,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class SafeLine(NamedTuple):
-    """A line whose foreign parts are escaped already."""
+    """A line whose untrusted parts are already escaped."""
 
     text: str
 
@@ -244,9 +247,10 @@ class Progress:
         now = time.perf_counter()
         began, before = self._first = self._first or (now, done)
         rate = (done - before) / (now - began) if now - began >= 1 else 0
-        speed = f", {self._amount(rate)}/s" if rate else ""
+        pace = format_size(rate) if self._noun == "byte" else f"{rate:,.{int(rate < _SLOW_RATE)}f}"
+        speed = f", {pace}/s" if rate else ""
         if total and rate and done < total:
-            speed += f", {(total - done) / rate:,.0f} s left"
+            speed += f", {math.ceil((total - done) / rate):,} s left"
         if sys.stderr.isatty():
             count = f"{self._amount(done)} of {self._format(total)}" if total else self._format(done)
             self._show_bar(done, total, count + speed, self._label + escape_line(detail)[-40:])
@@ -279,8 +283,8 @@ class Progress:
             bar, task = self._bar
             bar.update(task, completed=done, total=total or None, count=count, description=label)
 
-    def _amount(self, count: float) -> str:
-        return format_size(count) if self._noun == "byte" else f"{count:,.0f}"
+    def _amount(self, count: int) -> str:
+        return format_size(count) if self._noun == "byte" else f"{count:,}"
 
     def _format(self, count: int) -> str:
         return format_size(count) if self._noun == "byte" else pluralize(count, self._noun)

@@ -74,7 +74,7 @@ def choose_widest(names: Iterable[str]) -> Scope | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host name or address, without a port, is this machine."""
+    """Return whether a host name or address, without a port, is this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

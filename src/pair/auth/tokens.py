@@ -72,7 +72,7 @@ class TokenVerifier:
         return _build_principal(claims)
 
     def needs_keys(self, token: str) -> bool:
-        """Tell whether a read of public keys is due before this token is verified. Raises E602."""
+        """Return whether a read of public keys is due before this token is verified. Raises E602."""
         return self._is_read_due(self._parse_header(token))
 
     def read_keys(self) -> None:
@@ -105,7 +105,7 @@ class TokenVerifier:
         return header
 
     def _is_read_due(self, header: Mapping[str, Any]) -> bool:
-        """Tell whether the pause is over, and the keys are old, or the key of the token is missing."""
+        """Return whether the pause is over, and the keys are old, or the key of the token is missing."""
         if self._tried_at is None:
             return True
         now, pause = self._clock.monotonic(), _SECONDS_BETWEEN_READS

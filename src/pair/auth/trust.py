@@ -187,7 +187,7 @@ def _uses_variable(text: str) -> bool:
 
 
 def _stays_inside(text: str) -> bool:
-    """Tell whether a path leads below the current folder, and outside version control."""
+    """Return whether a path leads below the current folder, and outside version control."""
     path = VARIABLE.sub(r"${\2}", text)  # `$$` escapes a variable
     parts = PurePath(path).parts
     if path.startswith(("/", "~")) or ".." in parts or any(part.casefold() in _VERSION_CONTROL for part in parts):
@@ -215,7 +215,7 @@ class TrustStore:
         self.path = files.expand_path(_STORE_PATH) if path is None else path
 
     def trusts(self, place: str, content: bytes) -> bool:
-        """Tell whether these bytes are trusted at a place. Raises E401, E010."""
+        """Return whether these bytes are trusted at a place. Raises E401, E010."""
         return hashlib.sha256(content).hexdigest() in self.entries().get(place, ())
 
     def entries(self) -> dict[str, tuple[str, ...]]:
@@ -290,7 +290,7 @@ class TrustedFile:
         self._place = resolve_place(path)
 
     def trusts(self, content: bytes) -> bool:
-        """Tell whether these bytes are trusted. Raises E401, E010."""
+        """Return whether these bytes are trusted. Raises E401, E010."""
         return self._store.trusts(self._place, content)
 
     @contextlib.contextmanager

@@ -154,7 +154,7 @@ def find_folder(prefix: str) -> tuple[str, ...] | None:
 
 def _find_key_fault(key: str) -> str:
     if not KEY.fullmatch(key):
-        return "a key has no empty part, none that leads elsewhere, no control character, backslash or surrogate"
+        return "a key must not have empty parts, `.`, `..`, control characters, backslashes or surrogates"
     if len(key.encode()) > MAX_KEY_BYTES:
         return f"a key has at most {MAX_KEY_BYTES} bytes in UTF-8"
     return ""
@@ -187,7 +187,7 @@ def _find_cas_fault(store: BlobStore, key: str) -> str:
         return "a blob that was written is not what is read afterwards"
     store.delete(key)
     if not _is_refused(lambda: store.put_if(key, b"gone", second)):
-        return "a blob that was deleted came back by a write that should have replaced it"
+        return "a write that should only replace a blob created it again after its deletion"
     return ""
 
 

@@ -261,12 +261,12 @@ def _reason(text: str) -> str:
 _SIGNS = {
     "Connection refused": "The connection was refused",
     "ConnectionRefused": "The connection was refused",
-    "dns error": "The name of the server is not known",
+    "dns error": "The host name cannot be resolved",
     "certificate": "The certificate of the server is not trusted",
     "TimedOut": "The server did not answer in time",
     "timed out": "The server did not answer in time",
-    "onnection reset": "The connection was cut",
-    "onnection closed": "The connection was cut",
-    "IncompleteMessage": "The connection was cut",
+    "onnection reset": "The connection was closed",
+    "onnection closed": "The connection was closed",
+    "IncompleteMessage": "The connection was closed",
     "169.254.169.254": "No credentials were found",
 }

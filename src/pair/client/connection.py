@@ -174,7 +174,7 @@ def encode_json(value: object) -> bytes:
 def _parse_object(body: bytes) -> Json:
     value = json.loads(body)
     if not isinstance(value, dict):
-        raise TypeError("no object")
+        raise TypeError("not an object")
     return value
 
 

@@ -101,8 +101,8 @@ def _count_conditions(condition: Filter) -> int:
 def flatten_metadata(metadata: Mapping[str, Any]) -> tuple[Row, ...]:
     """Return the rows (key, text, number) to store.
 
-    Nested keys are joined by dots, and each element of a list is a row. True and false are texts. None and NaN have no
-    row. A large integer has its digits as text, even if it is a float.
+    Nested keys are joined by dots, and each element of a list is a row. True and false are strings. None and NaN have
+    no row. A large integer has its digits as text, even if it is a float.
     """
     return tuple(_rows("", metadata))
 
@@ -175,9 +175,9 @@ class _Parser:
 
     def parse(self, value: Any, depth: int = 1) -> Filter:
         if not isinstance(value, Mapping):
-            raise _filter_error(value, "a filter is a mapping of keys to values")
+            raise _filter_error(value, "a filter must be a mapping of keys to values")
         if depth > MAX_DEPTH:
-            raise _filter_error(value, f"filters are nested at most {MAX_DEPTH} levels deep")
+            raise _filter_error(value, f"filters can be nested at most {MAX_DEPTH} levels deep")
         # An empty filter counts too, so that the limit bounds the work.
         self._count(sum(key not in _COMBINATIONS for key in value) if value else 1)
         return _combine("and", [self._parse_item(key, wanted, depth) for key, wanted in value.items()])
@@ -190,7 +190,7 @@ class _Parser:
                 raise _filter_error({key: wanted}, f"{key} has a list of filters")
             return _combine(_COMBINATIONS[key], [self.parse(part, depth + 1) for part in wanted])
         if not isinstance(key, str) or not key:
-            raise _filter_error({key: wanted}, "a key is a text that is not empty")
+            raise _filter_error({key: wanted}, "a key must be a non-empty string")
         return _parse_condition(key, wanted)
 
     def _count(self, more: int) -> None:
@@ -203,7 +203,7 @@ def _parse_condition(key: str, wanted: Any) -> Filter:
     if not isinstance(wanted, Mapping):
         return _equal_to_any(key, wanted, {key: wanted})
     if not wanted:
-        raise _filter_error({key: wanted}, f"it has at least one of {_NAMES}")
+        raise _filter_error({key: wanted}, f"it must have at least one of {_NAMES}")
     parts: list[Filter] = []
     checks: list[Check] = []
     for name, operand in wanted.items():
@@ -213,7 +213,7 @@ def _parse_condition(key: str, wanted: Any) -> Filter:
             checks.append(_parse_bound(_BOUND_NAMES[operator], operand, {key: wanted}))
         elif operator in _TEXT_CHECKS:
             if not isinstance(operand, str):
-                raise _filter_error({key: wanted}, f"a {operator.partition('_')[0]} is a text")
+                raise _filter_error({key: wanted}, f"a {operator.partition('_')[0]} must be a string")
             checks.append(Check(_TEXT_CHECKS[operator], _storable(operand), None))
         elif operator in _OPERATORS:
             parts.append(_OPERATORS[operator](key, operand, {key: wanted}))
@@ -240,14 +240,14 @@ def _equal_to_none(key: str, wanted: Any, shown: Any) -> Filter:
 def _list_values(wanted: Any, shown: Any) -> Sequence[Any] | AbstractSet[Any]:
     values = wanted if isinstance(wanted, list | tuple | AbstractSet) else [wanted]
     if not values:
-        raise _filter_error(shown, "no value is in an empty list")
+        raise _filter_error(shown, "an empty list matches no value")
     _check_counts(0, len(values))
     return values
 
 
 def _exist(key: str, wanted: Any, shown: Any) -> Filter:
     if not isinstance(wanted, bool):
-        raise _filter_error(shown, f"exists is true or false: {_clip(_show(wanted))}")
+        raise _filter_error(shown, f"exists must be true or false: {_clip(_show(wanted))}")
     condition = Condition(_storable(key), EXISTS)
     return condition if wanted else negate(condition)
 
@@ -266,21 +266,21 @@ _OPERATORS: Mapping[str, Callable[[str, Any, Any], Filter]] = {
 def _equal_to(value: Any, shown: Any) -> Check:
     stored = _to_value(value)
     if stored is None or stored == _NOTHING:
-        raise _filter_error(shown, f"a value is a text, a number, true or false: {_clip(_show(value))}")
+        raise _filter_error(shown, f"a value must be a string, a number, true or false: {_clip(_show(value))}")
     return Check("equals", *stored)
 
 
 def _parse_bound(operator: Bound, value: Any, shown: Any) -> Check:
     stored = None if isinstance(value, bool) else _to_value(value)
     if stored is None or stored == _NOTHING:
-        raise _filter_error(shown, f"a bound is a number or a text: {_clip(_show(value))}")
+        raise _filter_error(shown, f"a bound must be a number or a string: {_clip(_show(value))}")
     text, number = stored
     return Check(operator, text if number is None else None, number)
 
 
 def _check_kinds(checks: Sequence[Check], shown: Any) -> Sequence[Check]:
     if len({check.number is None for check in checks}) > 1:
-        raise _filter_error(shown, "the bounds of a range are all numbers or all texts")
+        raise _filter_error(shown, "the bounds of a range must all be numbers or all be strings")
     return checks
 
 

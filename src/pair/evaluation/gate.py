@@ -24,7 +24,7 @@ def parse_least(given: Sequence[str]) -> dict[str, float]:
             value = -1.0
         if match is None or match[1] not in FIGURES or not 0.0 <= value <= 1.0:
             raise errors.command_line_invalid(
-                f"Cannot use --min {text}: it must be a figure and a number from 0 to 1.",
+                f"Cannot use --min {text}: it must be FIGURE=NUMBER, with a number from 0 to 1.",
                 hints=["pair eval questions/ --min ndcg@10=0.7", f"Figures: {', '.join(FIGURES)}"],
             )
         least[match[1]] = value
@@ -69,10 +69,10 @@ def _describe(mode: str, figure: str, value: float, wanted: float, rule: str) ->
 def format_gate(failures: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a report."""
     if not failures:
-        return ["", "Passed: no figure is below its least value or the baseline."]
+        return ["", "Passed: no figure is below its minimum or the baseline."]
     lines = ["", f"Failed: {len(failures)} {'figure is' if len(failures) == 1 else 'figures are'} too low."]
     for failure in failures:
-        against = "the least value" if failure["rule"] == "min" else "the baseline"
+        against = "the minimum" if failure["rule"] == "min" else "the baseline"
         figure = f"  {failure['mode']:<9} {failure['figure']:<10} {failure['value']:.3f}"
         lines.append(f"{figure}, {against} is {failure['wanted']:.3f}")
     return lines

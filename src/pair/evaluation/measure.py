@@ -85,7 +85,7 @@ class JudgedSet:
         for where, value in _read_objects(_require_file(self.folder, CORPUS)):
             title, url, metadata = value.get("title") or "", value.get("url") or "", value.get("metadata") or {}
             if not (isinstance(title, str) and isinstance(url, str) and isinstance(metadata, dict)):
-                raise errors.judged_set_invalid(where, "title and url are texts, and metadata is an object")
+                raise errors.judged_set_invalid(where, "title and url must be strings, and metadata an object")
             yield Document(id=value["id"], text=value["text"], title=title, url=url, metadata=metadata)
 
     def stored_documents(self) -> Iterator[Document]:
@@ -181,9 +181,9 @@ def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise errors.judged_set_invalid(where, "the line is not a JSON object")
         value["id"] = value.get("id", value.get("_id"))
         if not (isinstance(value["id"], str) and value["id"] and isinstance(value.get("text"), str)):
-            raise errors.judged_set_invalid(where, "id and text are needed, and are texts")
+            raise errors.judged_set_invalid(where, "id and text are required and must be strings")
         if value["id"] in seen:
-            raise errors.judged_set_invalid(where, f"id was used before: {value['id']}")
+            raise errors.judged_set_invalid(where, f"duplicate id: {value['id']}")
         seen.add(value["id"])
         yield where, value
 

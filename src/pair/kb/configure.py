@@ -160,7 +160,7 @@ class _Edit:
 
     @contextlib.contextmanager
     def _keep_trust(self, after: CheckedConfig, content: bytes) -> Any:
-        """Trust the new bytes if the old ones were trusted, or needed no trust: the user wrote the difference."""
+        """Trust the new bytes if the old ones were trusted, or needed no trust: the user made the change."""
         store = TrustStore()
         needed = bool(self.checked.requests)
         if self.is_named or not after.requests:

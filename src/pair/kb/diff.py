@@ -174,7 +174,7 @@ class _FolderSide:
     """Whether its manifest.json is that of a package."""
 
     def includes(self, path: str) -> bool:
-        """Tell whether a file is compared. An index is not compared: it follows from the texts."""
+        """Return whether a file is compared. An index is not compared: it follows from the texts."""
         if is_of_index(path):
             return False
         return path in self.names if self.names is not None else path != MANIFEST_NAME or not self.is_package

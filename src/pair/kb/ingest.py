@@ -113,9 +113,9 @@ def _parse_document(line: bytes, where: str) -> Document:
         raise errors.document_invalid(where, f"unknown fields: {', '.join(sorted(unknown))}")
     for field, kind in _FIELDS.items():
         if not isinstance(value.get(field, kind()), kind):
-            raise errors.document_invalid(where, f"{field} is not {'an object' if kind is dict else 'a text'}")
+            raise errors.document_invalid(where, f"{field} is not {'an object' if kind is dict else 'a string'}")
     if "id" not in value or "text" not in value:
-        raise errors.document_invalid(where, "id and text are needed")
+        raise errors.document_invalid(where, "id and text are required")
     vector = value.get("vector")
     if vector is not None and not (isinstance(vector, list) and all(isinstance(item, int | float) for item in vector)):
         raise errors.document_invalid(where, "vector is not a list of numbers")

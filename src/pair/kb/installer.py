@@ -131,10 +131,10 @@ class Installer:
         release = feed.find(name, kb.version)
         if release is None:
             versions = ", ".join(other.version for other in feed.kbs.get(name, ()))
-            drifts = [drift(kb.id, f"version of {name} in the feed", kb.version, versions)]
+            drifts = [drift(kb.id, f"version of {name} in the release index", kb.version, versions)]
             raise errors.lock_differs(str(lock), drifts)
         if release.sha256 != kb.archive_sha256:
-            what = f"archive SHA-256 of {name} {kb.version} in the feed"
+            what = f"archive SHA-256 of {name} {kb.version} in the release index"
             raise errors.lock_differs(str(lock), [drift(kb.id, what, kb.archive_sha256, release.sha256)])
         return self._remember_release(address, name, release)
 
@@ -160,7 +160,7 @@ class Installer:
         else:
             content = release_index.read_file(Path(place))
         if content is None:
-            raise errors.download_failed(shown, "no feed there")
+            raise errors.download_failed(shown, "there is no release index")
         return release_index.parse_feed(content, shown)
 
     def _find_latest_release(self, *, fresh: bool) -> KbSource:
@@ -279,7 +279,7 @@ class Installer:
         from pair.packages.signing import sign_package  # noqa: PLC0415 - loads cryptography
 
         if key.resolve().is_relative_to(folder.resolve()):
-            raise errors.cannot_package(str(folder), f"the secret key is in it: {key}")
+            raise errors.cannot_package(str(folder), f"the folder contains the secret key {key}")
         secret = _read_key(self.settings, packaging)
         report = self._make_package(folder, output, packaging)
         sign_package(report, secret)
@@ -315,7 +315,7 @@ class Installer:
             return dataclasses.replace(verified, checks=(*verified.checks, *bundle.checks))
         trusted = self.trusted_keys(identity)
         if trusted is not None and identity is not None and path.is_dir():
-            trusted.refuse_unsigned(str(path), "a folder carries none")
+            trusted.refuse_unsigned(str(path), "a folder has no signature")
         return verify(path, self.settings.sources, trusted)
 
     def trusted_keys(self, identity: str | None = None) -> "TrustedKeys | None":

@@ -425,7 +425,7 @@ class KbBackup:
         for start in range(0, file.size_bytes, CHUNK_BYTES):
             chunk = self._core.store.get_range(file.key, start, min(CHUNK_BYTES, file.size_bytes - start))
             if chunk is None:
-                raise errors.stored_data_damaged(file.key, "it is not in the store any more")
+                raise errors.stored_data_damaged(file.key, "it is no longer in the store")
             yield chunk
 
     def write_site(self, put: PutFile) -> SiteData:

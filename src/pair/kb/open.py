@@ -244,7 +244,7 @@ class KbCore:
                 return work(published.manifest)
             except ShardMissingError as fault:
                 if tries == _READING_TRIES or manifests.require().version == published.version:
-                    raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+                    raise errors.stored_data_damaged(str(fault), "it is no longer in the store") from fault
 
     def read_documents(self, work: "Callable[[DocumentReader], _Result]") -> _Result:
         """Read documents of one manifest. Raises E201, E207."""

@@ -49,7 +49,7 @@ class EngineIndexInstaller:
     """The stack that closes the KB."""
 
     def holds(self, path: str) -> bool:
-        """Tell whether a file of the package is stored: `.pair-index/shards/<content hash>/<file>`."""
+        """Return whether a file of the package is stored: `.pair-index/shards/<content hash>/<file>`."""
         match path.split("/"):
             case [folder, "shards", content_hash, _] if folder == INDEX_FOLDER:
                 return content_hash in self._shards_in_store
@@ -93,8 +93,8 @@ class EngineIndexInstaller:
         def publish(edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
             if differing:
                 self.observer.say(
-                    f"the index is used without documents whose text differs from the packaged file: "
-                    f"{len(differing):,}, as {min(differing)}. Run pair sync to index them"
+                    f"documents that are not used, because their text differs from the packaged file: "
+                    f"{len(differing):,}, such as {min(differing)}. Run pair sync to index these files"
                 )
             try:
                 report = merger.install(dataclasses.replace(shards, edited=edited, gone=gone | differing))
@@ -174,7 +174,7 @@ def pack_index(
     paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     others = manifest.documents - len(kb.existing_ids(paths)) if manifest.documents else 0
     if others:
-        observer.say(f"the index also holds documents that are not in {folder}: {others:,}")
+        observer.say(f"the index also has documents that are not in {folder}: {others:,}")
     packaged = PackagedIndex(
         kb_id=manifest.kb_id,
         manifest_version=manifest.number,

@@ -271,7 +271,7 @@ def _check_package(receipt: Receipt, path: Path, settings: Settings) -> CheckedP
         return CheckedPart("package", False, _first_line(fault))
     named, found = f"{origin.name} {origin.version}", f"{manifest.name} {manifest.version}" if manifest else "unnamed"
     if manifest is None or manifest.content_checksum != origin.content_sha256:
-        return CheckedPart("package", False, f"{path.name} is {found}; the answer came from other content: {named}")
+        return CheckedPart("package", False, f"{path.name} is {found}; the answer came from different content: {named}")
     return CheckedPart("package", True, f"{path.name} is {named}")
 
 
@@ -321,7 +321,7 @@ def _check_retrieval(receipt: Receipt, kb: "KnowledgeBase") -> CheckedPart:
     counts = ", ".join(f"{states.count(state)} {state.replace('_', ' ')}" for state in dict.fromkeys(states))
     new = f"{len(report.new)} new" if report.new else ""
     found = ", ".join(filter(None, [counts, new]))
-    return CheckedPart("retrieval", False, f"the search finds other passages in version {report.version}: {found}")
+    return CheckedPart("retrieval", False, f"the search finds different passages in version {report.version}: {found}")
 
 
 def _check_quotations(receipt: Receipt) -> Iterator[CheckedPart]:

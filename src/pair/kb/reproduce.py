@@ -98,7 +98,7 @@ def read_answer(path: Path) -> tuple[Retrieval, ...]:
     metadata = value.get("metadata", {})
     recorded = metadata.get(RETRIEVAL_KEY, []) if isinstance(metadata, dict) else None
     if not isinstance(recorded, list):
-        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY} is no list")
+        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY} is not a list")
     if not recorded:
         raise errors.nothing_to_reproduce(str(path))
     try:

@@ -434,7 +434,7 @@ class ProjectSync:
         Ticker(
             lambda: after_run(self.sync_in_background()),
             watcher.wait,
-            lambda fault: self._observer.say(f"sync failed, trying again next tick: {fault}"),
+            lambda fault: self._observer.say(f"sync failed; trying again at the next tick: {fault}"),
             self._clock,
             self._settings.kb.runtime_refresh_tick_seconds,
         ).loop()

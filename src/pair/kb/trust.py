@@ -35,7 +35,7 @@ def key_file(settings: Settings) -> KeyFile:
 
 
 def _needs_trust(settings: Settings) -> bool:
-    """Tell whether the keys file is in the folder and was not named by the user."""
+    """Return whether the keys file is in the folder and was not named by the user."""
     name = "server.keys_file"
     is_named = name in settings.named and name not in settings.from_folder
     return not is_named and not files.expand_path(settings.server.keys_file).is_absolute()

@@ -83,7 +83,7 @@ class RemoteLibrarian:
         try:
             value = json.loads(body)
             if not isinstance(value, Mapping):
-                raise ValueError("no object")
+                raise ValueError("not an object")
             error = value.get("error")
             if isinstance(error, Mapping) and error.get("code") not in _CODES:
                 return self._fail_by_status(status, str(error.get("message", "")))

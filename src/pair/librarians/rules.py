@@ -67,31 +67,31 @@ def _is_word(value: object) -> bool:
 
 
 _CODES = frozenset(ErrorCode)
-_TEXT = ((str,), "no text")
-_WORD = (_is_word, "no text, or a blank one")
-_OBJECT = ((Mapping,), "no object")
+_TEXT = ((str,), "not a string")
+_WORD = (_is_word, "not a string, or blank")
+_OBJECT = ((Mapping,), "not an object")
 _FIELDS: Mapping[type, Mapping[str, tuple[tuple[type, ...] | Callable[[object], bool], str]]] = {
     Response: {
-        "answer": ((str, NoneType), "no text"),
+        "answer": ((str, NoneType), "not a string"),
         "partial": ((bool,), "neither true nor false"),
-        "confidence": (lambda value: value is None or is_share(value), "no number from 0 to 1"),
-        "sources": ((tuple,), "no list"),
+        "confidence": (lambda value: value is None or is_share(value), "not a number from 0 to 1"),
+        "sources": ((tuple,), "not a list"),
         "metadata": _OBJECT,
     },
     Citation: {
         "name": _WORD,
         **dict.fromkeys(("url", "type", "timestamp", "id", "quote"), _TEXT),
-        "relevance": (lambda value: value is None or is_number(value), "no number"),
-        "provenance": ((Provenance, NoneType), "no Provenance"),
+        "relevance": (lambda value: value is None or is_number(value), "not a number"),
+        "provenance": ((Provenance, NoneType), "not a Provenance"),
         "metadata": _OBJECT,
     },
     DelegateRequest: {
-        "to": (_is_word, "does not say to whom"),
+        "to": (_is_word, "not the id of a librarian"),
         **dict.fromkeys(("query", "fallback"), _TEXT),
         "context": _OBJECT,
     },
     ErrorInfo: {
-        "code": (lambda value: isinstance(value, str) and value in _CODES, "no known code"),
+        "code": (lambda value: isinstance(value, str) and value in _CODES, "not a known code"),
         "message": _WORD,
         **dict.fromkeys(("librarian", "query", "suggestion"), _TEXT),
         "recoverable": ((bool, NoneType), "neither true nor false"),
@@ -100,12 +100,12 @@ _FIELDS: Mapping[type, Mapping[str, tuple[tuple[type, ...] | Callable[[object], 
     Context: {
         "delegation_chain": (
             lambda value: isinstance(value, tuple) and all(isinstance(item, str) for item in value),
-            "no list of ids",
+            "not a list of ids",
         ),
-        "timeout_ms": (lambda value: value is None or is_number(value), "no number of milliseconds"),
-        "user": ((User, NoneType), "no User"),
-        "trace": ((TraceContext, NoneType), "no TraceContext"),
-        "budget": ((Budget, NoneType), "no Budget"),
+        "timeout_ms": (lambda value: value is None or is_number(value), "not a number of milliseconds"),
+        "user": ((User, NoneType), "not a User"),
+        "trace": ((TraceContext, NoneType), "not a TraceContext"),
+        "budget": ((Budget, NoneType), "not a Budget"),
         "metadata": _OBJECT,
         "request_id": _TEXT,
     },
@@ -116,7 +116,7 @@ _FIELDS: Mapping[type, Mapping[str, tuple[tuple[type, ...] | Callable[[object], 
 def fault_of(given: object) -> str | None:
     """Return what is wrong with the value that a librarian returned; None for a valid Response."""
     if not isinstance(given, Response):
-        return f"it gave back {_kind(given)} and no Response"
+        return f"it returned {_kind(given)}, not a Response"
     parts: list[tuple[str, object, type]] = [("", given, Response)]
     if isinstance(given.sources, tuple):
         parts += [(f"sources[{number}].", source, Citation) for number, source in enumerate(given.sources)]
@@ -136,7 +136,7 @@ def fault_of_context(given: object) -> str | None:
 
 def _find_fault(path: str, value: object, kind: type) -> str | None:
     if not isinstance(value, kind):
-        return f"{path.rstrip('.')} is {_kind(value)} and no {kind.__name__}"
+        return f"{path.rstrip('.')} is {_kind(value)}; expected {kind.__name__}"
     for name, (check, otherwise) in _FIELDS[kind].items():
         given = getattr(value, name)
         if not (isinstance(given, check) if isinstance(check, tuple) else check(given)):
@@ -154,7 +154,7 @@ def _kind(value: object) -> str:
 def query_refusal(query: object, max_characters: int) -> Response | None:
     """Return an error for an invalid question; None for a valid one."""
     if not isinstance(query, str):
-        return Response.failing(ErrorCode.INVALID_QUERY, f"The question is {_kind(query)} and no text")
+        return Response.failing(ErrorCode.INVALID_QUERY, f"The question is {_kind(query)}, not a string")
     if not query.strip():
         return Response.failing(ErrorCode.INVALID_QUERY, "The question is blank", suggestion="Ask in a few words")
     if len(query) > max_characters:

@@ -31,7 +31,7 @@ _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _LARGE_BYTES = 4 * _MEBIBYTE
 _WRITERS = 2
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
-"""The errors of `zipfile` for an archive that is damaged, encrypted or of another kind."""
+"""The errors of `zipfile` for an archive that is damaged, encrypted or not a zip."""
 
 
 class RefusedError(Exception):
@@ -280,4 +280,4 @@ def _read_chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[by
     except UNREADABLE as fault:
         raise RefusedError(f"damaged entry: {entry.orig_filename!r}") from fault
     if size_bytes != entry.file_size:
-        raise RefusedError(f"entry of another length than declared: {entry.orig_filename!r}")
+        raise RefusedError(f"the length of an entry differs from the declared one: {entry.orig_filename!r}")

@@ -204,7 +204,7 @@ class Cache:
 
 
 def _address(source: KbSource) -> str:
-    """Return the hash that identifies an address, or content that several addresses have."""
+    """Return the hash that identifies an address, or content that several addresses share."""
     if is_named_by_content(source):
         return source.sha256 or ""
     return hashlib.sha256(source.location.encode()).hexdigest()

@@ -124,7 +124,7 @@ class SourceContents:
         is_folder = not source.requires_download and path.is_dir()
         if self.signatures is not None and (is_folder or source.type == "git"):
             kind = "a folder" if is_folder else "a git repository"
-            self.signatures.refuse_unsigned(rules.hide_credentials(source.location), f"{kind} carries none")
+            self.signatures.refuse_unsigned(rules.hide_credentials(source.location), f"{kind} has no signature")
         if source.requires_download:
             if self.fetcher is None:
                 raise errors.download_while_offline()  # source-11
@@ -185,7 +185,7 @@ class SourceContents:
             signature = fetcher.signature(source.location)
             if signature is None:
                 # Fail before the download.
-                self.signatures.refuse_unsigned(shown, "there is none")
+                self.signatures.refuse_unsigned(shown, "it is missing")
         part = self.cache.part_path(source)
         facts = fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
         if facts is None:

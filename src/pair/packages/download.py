@@ -202,7 +202,7 @@ def _content_length(response: httpx2.Response) -> int | None:
 
 
 def _too_large(url: str, limit_bytes: int) -> errors.DownloadError:
-    reason = f"it has more than {limit_bytes} bytes, the most that sources.max_download_bytes allows"
+    reason = f"it has more than {limit_bytes} bytes, the limit of sources.max_download_bytes"
     return errors.archive_refused(rules.hide_credentials(url), reason)
 
 
@@ -298,7 +298,7 @@ class _Transfer:
         if span and span[0] == have_bytes and (not etag or not known.etag or etag == known.etag):
             return
         self.discard()
-        raise RequestFault("the server answered with another part of the file", retryable=True)
+        raise RequestFault("the server sent a different part of the file", retryable=True)
 
     def _accept_whole(self, response: httpx2.Response, have_bytes: int, known: Validators) -> Facts:
         """Accept the part as the whole file if the server has no more bytes; else start over."""

@@ -82,7 +82,7 @@ class IndexInstaller(Protocol):
     """The install of indexes into one KB of the engine."""
 
     def is_current(self, index_sha256: str) -> bool:
-        """Tell whether this index was the last one installed."""
+        """Return whether this index was the last one installed."""
         ...
 
     def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> PublishIndex | None:

@@ -88,14 +88,14 @@ class Lock:
 
 
 def is_below(target: Path, lock_path: Path) -> bool:
-    """Tell whether a target is below the folder of the lock."""
+    """Return whether a target is below the folder of the lock file."""
     return rules.stays_inside(os.path.relpath(target, lock_path.parent))
 
 
 def make_relative(target: Path, lock_path: Path) -> str:
     """Return a target relative to the folder of the lock. Raises E023 for a target outside it."""
     if not is_below(target, lock_path):
-        raise errors.lock_unusable(str(lock_path), f"The folder {target} is not below the folder of the lock.")
+        raise errors.lock_unusable(str(lock_path), f"The folder {target} is outside the folder of the lock file.")
     return os.path.relpath(target, lock_path.parent)
 
 
@@ -120,7 +120,7 @@ def refuse_links(target: Path, lock_path: Path) -> None:
     except OSError as fault:
         if fault.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
-        reason = f"{path} is a link or a file, and a locked KB stays below the folder of the lock. Move it away."
+        reason = f"{path} is a link or a file. A locked KB needs a real folder there. Move or remove {path.name}."
         raise errors.lock_unusable(str(lock_path), reason) from fault
     finally:
         os.close(descriptor)
@@ -156,16 +156,16 @@ def read_lock(path: Path) -> Lock:
 def _parse_lock(content: bytes) -> tuple[LockedKb, ...]:
     value = tomllib.loads(content.decode())
     if value["version"] != SCHEMA_VERSION or type(value["version"]) is not int:
-        raise ValueError(f"it was written by another version of pair: it has version {value['version']!r:.40}")
+        raise ValueError(f"a different version of pair wrote it: it has version {value['version']!r:.40}")
     tables = msgspec.convert(value.get("kb", []), list[dict[str, Any]])
     kbs = msgspec.convert([{"commit": ""} | table for table in tables], tuple[LockedKb, ...])
     for kb in kbs:
         if any(rules.is_version_control(name) for name in kb.target.split("/")):
             raise ValueError(f"the target {kb.target!r:.80} belongs to version control")
         if not rules.stays_inside(kb.target):
-            raise ValueError(f"the target {kb.target!r:.80} is not below the folder of the lock")
+            raise ValueError(f"the target {kb.target!r:.80} is outside the folder of the lock file")
         if not (rules.is_remote(kb.source) or rules.is_local_path(kb.source)):
-            raise ValueError(f"{kb.source!r:.80} is no source")
+            raise ValueError(f"{kb.source!r:.80} is not a valid source")
     refuse_twice(kbs)
     return tuple(sorted(kbs, key=lambda kb: kb.id))
 

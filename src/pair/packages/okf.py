@@ -23,7 +23,7 @@ _MARKUP = re.compile(r"[\\`*_\[\]<>]")
 
 
 class Concept(NamedTuple):
-    """A document of a bundle."""
+    """A document of an OKF bundle."""
 
     path: str
     type: str

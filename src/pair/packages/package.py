@@ -148,7 +148,7 @@ class IndexSelection:
     """A function that tells whether the engine already has a file of the index, by its path in the package."""
 
     def leaves_out(self, path: str) -> bool:
-        """Tell whether a file of the package is neither fetched nor unpacked."""
+        """Return whether a file of the package is neither fetched nor unpacked."""
         return rules.is_of_index(path) and (not self.is_wanted or self.holds(path))
 
 
@@ -244,7 +244,9 @@ def _complete_label(folder: Path, label: Label) -> PackageManifest:
     if (path := folder / rules.MANIFEST_NAME).is_file():
         manifest = parse_manifest(path.read_bytes())
         if manifest is None:
-            raise errors.cannot_package(str(folder), "its manifest.json is not a package manifest; the name is taken")
+            raise errors.cannot_package(
+                str(folder), "its manifest.json is not a package manifest; this name is reserved"
+            )
         named = manifest
     given = {name: value for name, value in dataclasses.asdict(label).items() if value is not None}
     named = msgspec.structs.replace(named, **given)
@@ -469,7 +471,7 @@ def _verify_package(path: Path, settings: SourcesSettings, signatures: "TrustedK
         if signer is not None:
             checks.append(f"signature by key {signer.key_id}: {signer.comment}")
     entries = archive.hash_entries(path, settings)
-    checks.append("archive is whole and safe")
+    checks.append("archive is complete and safe")
     manifest = read_manifest(path, settings)
     if (beside := path.with_name(path.name + rules.MANIFEST_SUFFIX)).exists():
         # Partial downloads rely on this manifest and its signature.
@@ -483,7 +485,7 @@ def _verify_package(path: Path, settings: SourcesSettings, signatures: "TrustedK
     content = {name: sha256 for name, sha256 in entries.items() if manifest is None or name != rules.MANIFEST_NAME}
     if manifest is not None:
         refuse_differences(manifest, content, str(path))
-        checks.append("every file is as manifest.json says")
+        checks.append("every file matches manifest.json")
     return Verification(path, "package", tuple(checks), len(content))
 
 

@@ -225,10 +225,10 @@ def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], so
             chosen = [entries[path] for path in missing]
             sizes = {path: manifest.files[path].size_bytes for path in missing} | {rules.MANIFEST_NAME: len(content)}
             if any(entries[path].file_size != size_bytes for path, size_bytes in sizes.items()):
-                raise UnfitError("its files are not as long as the manifest says")
+                raise UnfitError("the sizes of its files differ from the manifest")
             # Every file is checked against the manifest later; this check fails early.
             if zlib.crc32(content) != entries[rules.MANIFEST_NAME].CRC:
-                raise UnfitError("the manifest beside it is of another package")
+                raise UnfitError("the manifest beside it belongs to another package")
         except (KeyError, *archive.UNREADABLE) as fault:
             raise UnfitError(str(fault)) from fault
         for number, (start, end) in enumerate(_find_spans(chosen, opened)):
@@ -241,7 +241,7 @@ def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], so
             except archive.RefusedError as fault:
                 raise UnfitError(str(fault)) from fault
             if sha256 != manifest.files[path].sha256:
-                raise UnfitError(f"another SHA-256 than the manifest gives: {path}")
+                raise UnfitError(f"the SHA-256 differs from the manifest: {path}")
 
 
 def _find_spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> list[tuple[int, int]]:

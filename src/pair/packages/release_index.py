@@ -100,7 +100,7 @@ _Parts = tuple[tuple[int, int, str], ...]
 
 
 def is_pre_release(version: str) -> bool:
-    """Tell whether a version is a pre-release: `1.2.0-rc1`, `1.2.0rc1`; not `2026-01-31`."""
+    """Return whether a version is a pre-release: `1.2.0-rc1`, `1.2.0rc1`; not `2026-01-31`."""
     return _PRE_RELEASE.fullmatch(version) is not None
 
 
@@ -114,7 +114,7 @@ def version_key(version: str) -> tuple[_Parts, bool, _Parts, str]:
 
 
 def is_older(version: str, other: str) -> bool:
-    """Tell whether a version is older than another one; 1.2 and 1.2.0 are equal."""
+    """Return whether a version is older than another one; 1.2 and 1.2.0 are equal."""
     return bool(other) and version_key(version)[:3] < version_key(other)[:3]
 
 
@@ -193,7 +193,7 @@ def read_remote_feed(web: "HttpClient", url: str) -> bytes:
             raise errors.feed_unreadable(shown, f"The answer cannot be used: {fault.reason}") from fault
         raise errors.download_failed(shown, fault.reason) from fault
     if answer.status != 200:
-        reason = "no feed there" if answer.status in {404, 410} else "the feed cannot be read"
+        reason = "there is no release index" if answer.status in {404, 410} else "the release index cannot be read"
         raise errors.download_failed(shown, f"HTTP {answer.status}: {reason}")
     return answer.body
 
@@ -218,7 +218,7 @@ def parse_feed(content: bytes, shown: str) -> ReleaseIndex:
     except (ValueError, RecursionError) as fault:
         raise errors.feed_unreadable(shown, "It is not JSON.") from fault
     if not isinstance(value, dict) or "schema_version" not in value:
-        raise errors.feed_unreadable(shown, "It is not a feed of releases: it has no schema_version.")
+        raise errors.feed_unreadable(shown, "It is not a release index: it has no schema_version.")
     schema_version = value["schema_version"]
     if schema_version != SCHEMA_VERSION or isinstance(schema_version, bool | float):
         reason = f"It was written by another version of pair: it has schema {schema_version!r:.40}."
@@ -240,7 +240,7 @@ def _check_releases(name: str, releases: list[Release]) -> tuple[Release, ...]:
         if not (is_plain_name or is_plain_url):
             raise ValueError(f"{release.file!r:.80} is neither a plain name nor a URL")
     if len({release.version for release in releases}) != len(releases):
-        raise ValueError(f"a version of {name!r:.80} is there twice")
+        raise ValueError(f"a version of {name!r:.80} is listed twice")
     return _sort_releases(releases)
 
 
@@ -398,7 +398,7 @@ class BucketFetcher:
         size_bytes = next((info.size_bytes for info in store.list(key) if info.key == key), None)
         limit_bytes = self.settings.max_download_bytes
         if size_bytes is not None and size_bytes > limit_bytes:
-            reason = f"it has more than {limit_bytes} bytes, the most that sources.max_download_bytes allows"
+            reason = f"it has more than {limit_bytes} bytes, the limit of sources.max_download_bytes"
             raise errors.archive_refused(url, reason)
         return size_bytes
 
@@ -493,7 +493,7 @@ def _parse_feed_at(place: PublishTarget, content: bytes | None) -> ReleaseIndex:
 
 
 def _merge_release(place: PublishTarget, name: str, known: Release | None, given: Release) -> Release:
-    """Return the new entry of a release. Raises E021 for other bytes of a published version."""
+    """Return the new entry of a release. Raises E021 if a published version has different bytes."""
     if known is None:
         return given
     if known.sha256 != given.sha256:

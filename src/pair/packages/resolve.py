@@ -82,7 +82,7 @@ def _choose_named(source: str, folder: Path) -> tuple[KbSource, str]:
             raise errors.source_format_unknown(source, suggestion="The URL names no host.")
         return KbSource("url", source, requires_download=True), "--source is a URL"
     if rules.is_in_bucket(source):
-        suggestion = "An address in a bucket must be that of a feed: s3://bucket/prefix/releases.json"
+        suggestion = "An address in a bucket must be that of a release index: s3://bucket/prefix/releases.json"
         raise errors.source_format_unknown(source, suggestion=suggestion)
     absolute = os.path.abspath(folder / source)  # noqa: PTH100 - normalises ".." without following links
     exists = os.path.exists(absolute)  # noqa: PTH110 - a name the system cannot hold does not exist
@@ -175,7 +175,7 @@ def locate_archive(place: str, file: str) -> str:
 
 
 def has_moved(installed: KbSource, installed_name: str, installed_sha256: str, offered: KbSource) -> bool:
-    """Tell whether an index now has other bytes for the installed version."""
+    """Return whether an index now has different bytes for the installed version."""
     if installed.feed is None or offered.feed is None or installed.version != offered.version:
         return False
     old, new = _parse_stored(installed.feed), _parse_stored(offered.feed)

@@ -169,7 +169,7 @@ def find_name_fault(name: str) -> str | None:
 
 
 def is_unicode(name: str) -> bool:
-    """Tell whether a name can be encoded; a name that is not UTF-8 on disk cannot."""
+    """Return whether a name can be encoded; a name that is not UTF-8 on disk cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -178,7 +178,7 @@ def is_unicode(name: str) -> bool:
 
 
 def stays_inside(path: str) -> bool:
-    """Tell whether a path names a file below its folder, and outside version control.
+    """Return whether a path names a file below its folder, and outside version control.
 
     Writing to a folder of version control makes a later `git status` run commands.
     """
@@ -196,7 +196,7 @@ _IGNORABLE = re.compile(
 
 
 def is_version_control(name: str) -> bool:
-    """Tell whether any file system treats a name as a folder of version control."""
+    """Return whether any file system treats a name as a folder of version control."""
     return _VERSION_CONTROL.fullmatch(_fold_name(name)) is not None
 
 

@@ -84,7 +84,7 @@ def parse_public_key(content: bytes) -> PublicKey:
         raise ValueError("it is not a public key of minisign")
     value = _decode(lines[0], 42, "it is not a public key of minisign")
     if value[:2] != _LEGACY:
-        raise ValueError("it is a key of another kind")
+        raise ValueError("it is an unsupported kind of key")
     return PublicKey(value[2:10], value[10:])
 
 
@@ -110,7 +110,7 @@ def parse_secret_key(content: bytes, password: Callable[[], str]) -> SecretKey:
     value = _decode(lines[1], 158, "it is not a secret key of minisign")
     kinds, salt, secret = value[:6], value[6:38], value[54:]
     if kinds not in {_LEGACY + _SCRYPT + _BLAKE2B, _LEGACY + _UNENCRYPTED + _BLAKE2B}:
-        raise ValueError("it is a key of another kind")
+        raise ValueError("it is an unsupported kind of key")
     if kinds[2:4] == _SCRYPT:
         operations, memory_bytes = (int.from_bytes(value[start : start + 8], "little") for start in (38, 46))
         costs = _scrypt_costs(operations, memory_bytes)
@@ -124,7 +124,7 @@ def parse_secret_key(content: bytes, password: Callable[[], str]) -> SecretKey:
         raise ValueError("the password is wrong, or the key is damaged")
     secret_key = SecretKey(number, seed)
     if secret_key.public.key != key:
-        raise ValueError("its halves do not belong together")
+        raise ValueError("its secret and public parts do not match")
     return secret_key
 
 
@@ -138,7 +138,7 @@ def parse_signature(content: bytes) -> Signature:
         raise ValueError("its comment is too long")
     value = _decode(lines[1], 74, "it is damaged")
     if value[:2] not in {_LEGACY, _PREHASHED}:
-        raise ValueError("it is a signature of another kind")
+        raise ValueError("it is an unsupported kind of signature")
     return Signature(value[:2], value[2:10], value[10:], comment, _decode(lines[3], 64, "it is damaged"))
 
 
@@ -266,13 +266,13 @@ class TrustedKeys:
         self._keys = tuple(keys)
 
     def accepts(self, key: str | None) -> bool:
-        """Tell whether a signature by this key, or a missing one (None), is accepted."""
+        """Return whether a signature by this key, or a missing one (None), is accepted."""
         return not self.is_required if key is None else any(key == trusted.line for trusted in self._keys)
 
     def signer_of(self, content: Path | bytes, signature: bytes | None, shown: str) -> Signer | None:
         """Return the signer of a file or of bytes; None if unsigned and no signature is required. Raises E017."""
         if signature is None:
-            self.refuse_unsigned(shown, "there is none")
+            self.refuse_unsigned(shown, "it is missing")
             return None
         try:
             parsed = parse_signature(signature)

@@ -98,7 +98,7 @@ def _list_own_charsets(content: bytes, *, is_markup: bool) -> Iterator[str]:
 
 
 def _decode_strictly(content: bytes, charset: str) -> str | None:
-    """Return None when these bytes are not text in this charset; text has no NUL."""
+    """Decode bytes in this charset; None if they are not valid, or contain NUL."""
     codec = _find_codec(charset)
     if codec is None:
         return None

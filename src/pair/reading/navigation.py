@@ -1,4 +1,4 @@
-"""Navigation and credits that no element or class of a page names: recognised by their links, words and place.
+"""Detection of navigation and credits by links, words and place, for pages without elements or classes for them.
 
 Elements are found first and removed afterwards: the children of a removed element must not be used.
 """

@@ -50,9 +50,9 @@ def parse_xml(content: bytes, max_bytes: int) -> Element:
         try:
             content = unpacker.decompress(content, max_bytes)
         except zlib.error as fault:
-            raise ValueError("the packed file is damaged") from fault
+            raise ValueError("the compressed file is damaged") from fault
         if not unpacker.eof:
-            raise ValueError(f"the packed file is cut, or longer than {max_bytes:,} bytes")
+            raise ValueError(f"the compressed file is truncated, or longer than {max_bytes:,} bytes")
     builder, depth, count = TreeBuilder(), 0, 0
 
     def start(name: str, attributes: dict[str, str]) -> None:

@@ -148,7 +148,7 @@ def find_entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | Non
     if fault is not None:
         return fault
     if entry.name == QUESTIONS_NAME and os.path.dirname(entry.path) == root:  # noqa: PTH120
-        return "test questions are no document; to ask them: pair test"
+        return "test questions are not stored; run them with: pair test"
     if not entry.is_symlink():
         return None
     real = os.path.realpath(entry.path)
@@ -282,7 +282,7 @@ class Discovered:
         return every
 
     def may_hold(self, path: str) -> bool:
-        """Return whether a path may still be in a folder."""
+        """Return whether a path may exist although it was not listed, for example in an unreadable folder."""
         name = path.partition("/")[0]
         if name in self.collections:
             found = self.collections[name]

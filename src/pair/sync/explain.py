@@ -130,7 +130,7 @@ class _PathExplainer:
             return False, "not a regular file"
         seen = entry.stat()
         if any(os.path.realpath(own) == entry.path for own in self._own_files()):
-            return False, "pair writes it, or is configured by it"
+            return False, "it is a configuration or output file of pair"
         if self.state.is_skipped(path, seen.st_size, seen.st_mtime_ns):
             return False, str(self.state.skipped[path]["reason"])
         if seen.st_size > self.max_bytes:

@@ -104,7 +104,7 @@ def file_summary_failed(record: FileRecord | None, fresh: FileRecord) -> FileRec
 
 
 def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
-    """Return the record of a file with the same content and another size or time."""  # sync-20
+    """Return the record of a file with the same content and a different size or time."""  # sync-20
     return dataclasses.replace(record, size_bytes=seen.size_bytes, mtime_ns=seen.mtime_ns)
 
 

@@ -307,7 +307,7 @@ def _date(match: re.Match[str]) -> tuple[str, float]:
 
 
 def _is_beginning(text: str, start: int) -> bool:
-    """Tell whether a sentence, a line or a quotation begins here."""
+    """Return whether a sentence, a line or a quotation begins here."""
     before = text[max(0, start - 3) : start].rstrip(" \t\"'\u201c\u201e\u2018(*_#-")
     return not before or before[-1] in _SENTENCE_ENDS
 
@@ -334,7 +334,7 @@ def _in_name(run: str, is_beginning: bool) -> tuple[tuple[str, float], ...]:
 
 
 def _is_common(words: Sequence[str]) -> bool:
-    """Tell whether this is a day, a month, or a stop word at the beginning of a sentence."""
+    """Return whether this is a day, a month, or a stop word at the beginning of a sentence."""
     first = words[0].casefold()
     return (
         (first in UNTELLING or first in _MONTHS) and not words[0].isupper() and (len(words) == 1 or words[1].isdigit())

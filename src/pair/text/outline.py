@@ -397,7 +397,7 @@ def _find_codes(tokens: Mapping[str, int]) -> Iterator[_Offer]:
 
 
 def _is_random(token: str) -> bool:
-    """Tell whether a token is a hash or a key: users do not search for them, and some are secret."""
+    """Return whether a token is a hash or a key: users do not search for them, and some are secret."""
     run = _UNBROKEN.search(token, 0, _MAX_TERM_CHARACTERS)
     return run is not None and sum(character.isdigit() for character in run[0]) >= _RANDOM_DIGITS
 
@@ -440,7 +440,7 @@ def _rank_words(counts: dict[str, int], tokens: Mapping[str, int]) -> list[str]:
 
 
 def _is_short_word(word: str) -> bool:
-    """Tell whether a short word is informative: in Latin, Greek and Cyrillic script most short words are not."""
+    """Return whether a short word is informative: in Latin, Greek and Cyrillic script most short words are not."""
     return 2 <= len(word) < 4 and max(word) > "\u0530"
 
 

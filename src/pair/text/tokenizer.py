@@ -226,7 +226,7 @@ def _wholes(whole: str) -> Iterator[str]:
 
 
 def _is_plain(word: str) -> bool:
-    """Tell whether a word has only letters or only digits, and no camelCase."""
+    """Return whether a word has only letters or only digits, and no camelCase."""
     return word.isdigit() or (word.isalpha() and (word.islower() or word.istitle() or word.isupper()))
 
 
@@ -378,7 +378,7 @@ def adapt_query(query: KeywordQuery, languages: Collection[str]) -> KeywordQuery
 
 
 def is_compound(term: str) -> bool:
-    """Tell whether a term joins several words, as `a/b.py` does."""
+    """Return whether a term joins several words, as `a/b.py` does."""
     return _IS_JOINED(term) is not None
 
 
@@ -389,7 +389,7 @@ def _prefix(piece: str) -> str:
 
 
 def _is_stop_word(piece: str, languages: Iterable[str] = ("en",)) -> bool:
-    """Tell whether a piece is a stop word. `IT` and `WHO` in capitals are not."""
+    """Return whether a piece is a stop word. `IT` and `WHO` in capitals are not."""
     word = piece.strip(_BEHIND + _BEFORE)
     if len(word) > 1 and word.isupper():
         return False
@@ -435,7 +435,7 @@ def _find_words(text: str, query: KeywordQuery, language: str) -> Iterator[tuple
 
 
 def _is_asked(counted: Sequence[str], forms: Iterable[str], query: KeywordQuery) -> bool:
-    """Tell whether a query asks for any of these terms, or for a prefix of them or of their forms."""
+    """Return whether a query asks for any of these terms, or for a prefix of them or of their forms."""
     if any(term in query.terms for term in counted):
         return True
     return bool(query.prefixes) and any(term.startswith(query.prefixes) for term in (*counted, *forms))

@@ -327,6 +327,6 @@ def _receive(client: socket.socket, size_bytes: int) -> bytes:
     while len(received) < size_bytes:
         block = client.recv(size_bytes - len(received))
         if not block:
-            raise EOFError("the client hung up")
+            raise EOFError("the client closed the connection")
         received += block
     return received

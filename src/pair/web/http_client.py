@@ -166,7 +166,7 @@ def unpack_body(chunks: Iterable[bytes], content_encoding: str, limit_bytes: int
     """
     unpacker = unpacker_for(content_encoding)
     if unpacker is None:
-        raise BodyError(f"the answer is packed as {content_encoding!r:.40}, which was not asked for")
+        raise BodyError(f"the answer is compressed as {content_encoding!r:.40}, which was not requested")
     raw_bytes = size_bytes = 0
     for chunk in chunks:
         raw_bytes += len(chunk)
@@ -175,13 +175,13 @@ def unpack_body(chunks: Iterable[bytes], content_encoding: str, limit_bytes: int
             try:
                 piece = unpacker.feed(chunk[start : start + step], limit_bytes - size_bytes)
             except zlib.error as fault:
-                raise BodyError("the packed answer is damaged") from fault
+                raise BodyError("the compressed answer is damaged") from fault
             size_bytes += len(piece)
             if max(raw_bytes, size_bytes) > limit_bytes:
                 raise BodyError(f"answer is longer than {limit_bytes} bytes", is_too_long=True)
             yield piece
     if not unpacker.is_complete():
-        raise BodyError("the packed answer ends too early")
+        raise BodyError("the compressed answer ends too early")
 
 
 def unpacker_for(content_encoding: str) -> "_Plain | _Inflater | None":

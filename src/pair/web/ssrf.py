@@ -148,7 +148,7 @@ class GuardedConnector:
             else:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return connection
-        raise OSError(f"no address is known for {host}")
+        raise OSError(f"the host name {host} cannot be resolved")
 
     def find_addresses(self, host: str, port: int, deadline: float) -> Sequence[str]:
         """Return the addresses to try, preferred first. Raises RefusedAddress, TimeoutError, or another OSError."""

@@ -48,7 +48,7 @@ def test_valid_response_has_no_fault(response: Response) -> None:
 @pytest.mark.rule("librarian-2")
 @pytest.mark.parametrize("given", [None, {}, {"answer": "Yes."}, "Yes.", 1, [Response(answer="Yes.")], Response])
 def test_what_is_no_response_is_named(given: object) -> None:
-    assert "no Response" in (fault_of(given) or "")
+    assert "not a Response" in (fault_of(given) or "")
 
 
 @pytest.mark.rule("librarian-8")
@@ -304,26 +304,26 @@ def failed(**changes: Any) -> Response:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        (None, "it gave back None and no Response"),
-        ({}, "it gave back a dict and no Response"),
-        (answered(answer=7), "answer is 7: no text"),
+        (None, "it returned None, not a Response"),
+        ({}, "it returned a dict, not a Response"),
+        (answered(answer=7), "answer is 7: not a string"),
         (answered(partial=1), "partial is 1: neither true nor false"),
-        (answered(confidence=1.5), "confidence is 1.5: no number from 0 to 1"),
-        (answered(confidence=True), "confidence is True: no number from 0 to 1"),
-        (answered(sources="Handbook"), "sources is 'Handbook': no list"),
-        (answered(sources=(Citation("Good"), "Handbook")), "sources[1] is a str and no Citation"),
-        (cited(name=" "), "sources[1].name is ' ': no text, or a blank one"),
-        (cited(url=None), "sources[1].url is None: no text"),
-        (cited(provenance={}), "sources[1].provenance is a dict: no Provenance"),
-        (cited(metadata=7), "sources[1].metadata is 7: no object"),
-        (Response(delegate="manual"), "delegate is a str and no DelegateRequest"),  # type: ignore[arg-type]
-        (handed(to=" "), "delegate.to is ' ': does not say to whom"),
-        (handed(fallback=7), "delegate.fallback is 7: no text"),
-        (Response(error="late"), "error is a str and no ErrorInfo"),  # type: ignore[arg-type]
-        (failed(code="LATE"), "error.code is 'LATE': no known code"),
-        (failed(suggestion=None), "error.suggestion is None: no text"),
-        (failed(details=7), "error.details is 7: no object"),
-        (answered(metadata=7), "metadata is 7: no object"),
+        (answered(confidence=1.5), "confidence is 1.5: not a number from 0 to 1"),
+        (answered(confidence=True), "confidence is True: not a number from 0 to 1"),
+        (answered(sources="Handbook"), "sources is 'Handbook': not a list"),
+        (answered(sources=(Citation("Good"), "Handbook")), "sources[1] is a str; expected Citation"),
+        (cited(name=" "), "sources[1].name is ' ': not a string, or blank"),
+        (cited(url=None), "sources[1].url is None: not a string"),
+        (cited(provenance={}), "sources[1].provenance is a dict: not a Provenance"),
+        (cited(metadata=7), "sources[1].metadata is 7: not an object"),
+        (Response(delegate="manual"), "delegate is a str; expected DelegateRequest"),  # type: ignore[arg-type]
+        (handed(to=" "), "delegate.to is ' ': not the id of a librarian"),
+        (handed(fallback=7), "delegate.fallback is 7: not a string"),
+        (Response(error="late"), "error is a str; expected ErrorInfo"),  # type: ignore[arg-type]
+        (failed(code="LATE"), "error.code is 'LATE': not a known code"),
+        (failed(suggestion=None), "error.suggestion is None: not a string"),
+        (failed(details=7), "error.details is 7: not an object"),
+        (answered(metadata=7), "metadata is 7: not an object"),
         (Response(), "it has neither answer, delegate nor error"),
         (cited(relevance=2), None),
         (failed(recoverable=False), None),
@@ -336,15 +336,15 @@ def test_a_fault_of_a_response_is_described_in_one_sentence(given: object, fault
 @pytest.mark.parametrize(
     ("context", "fault"),
     [
-        ({}, "context is a dict and no Context"),
-        (Context(delegation_chain="front"), "context.delegationChain is 'front': no list of ids"),  # type: ignore[arg-type]
-        (Context(delegation_chain=("a", 7)), "context.delegationChain is a tuple: no list of ids"),  # type: ignore[arg-type]
-        (Context(timeout_ms=True), "context.timeout is True: no number of milliseconds"),
-        (Context(trace="1"), "context.trace is '1': no TraceContext"),  # type: ignore[arg-type]
-        (Context(user={"id": "ada"}), "context.user is a dict: no User"),  # type: ignore[arg-type]
-        (Context(budget={"calls": 1}), "context.budget is a dict: no Budget"),  # type: ignore[arg-type]
-        (Context(metadata=[1]), "context.metadata is a tuple: no object"),  # type: ignore[arg-type]
-        (Context(request_id=7), "context.requestId is 7: no text"),  # type: ignore[arg-type]
+        ({}, "context is a dict; expected Context"),
+        (Context(delegation_chain="front"), "context.delegationChain is 'front': not a list of ids"),  # type: ignore[arg-type]
+        (Context(delegation_chain=("a", 7)), "context.delegationChain is a tuple: not a list of ids"),  # type: ignore[arg-type]
+        (Context(timeout_ms=True), "context.timeout is True: not a number of milliseconds"),
+        (Context(trace="1"), "context.trace is '1': not a TraceContext"),  # type: ignore[arg-type]
+        (Context(user={"id": "ada"}), "context.user is a dict: not a User"),  # type: ignore[arg-type]
+        (Context(budget={"calls": 1}), "context.budget is a dict: not a Budget"),  # type: ignore[arg-type]
+        (Context(metadata=[1]), "context.metadata is a tuple: not an object"),  # type: ignore[arg-type]
+        (Context(request_id=7), "context.requestId is 7: not a string"),  # type: ignore[arg-type]
         (Context(user=User("ada"), budget=Budget(1, 1), timeout_ms=5, delegation_chain=("a",)), None),
     ],
 )
@@ -361,7 +361,7 @@ def refusal_texts(response: Response | None) -> tuple[str, str, str]:
 @pytest.mark.parametrize(
     ("query", "message", "suggestion"),
     [
-        (7, "The question is a int and no text", ""),
+        (7, "The question is a int, not a string", ""),
         (" \n", "The question is blank", "Ask in a few words"),
         ("x" * 1235, "The question has 1,235 characters, 1,234 are allowed", "Ask in fewer words"),
     ],

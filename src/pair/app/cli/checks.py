@@ -65,7 +65,7 @@ def check(context: CliContext, file: ReceiptPath, package: Package = None, ident
 
     Checks the digests and the signature of the receipt, that the cited passages are in the documents, that the search
     finds them again, and that every quotation is word for word. Without --package, it reads the KB that the receipt
-    names, at its version if that is kept. Exit status: 0 if everything holds, 1 if something does not, 2 for errors.
+    names, at its version if that is kept. Exit status: 0 if every check passes, 1 if one fails, 2 for errors.
 
     Examples:
       pair ask "how do I deploy?" --receipt receipt.json
@@ -81,7 +81,7 @@ def check(context: CliContext, file: ReceiptPath, package: Package = None, ident
     checked = check_receipt(receipt, content, context.settings(), package=package, trusted=trusted)
     value = describe_check(receipt, checked)
     lines = [f"{_SIGNS[part.is_ok]} {part.part:<10}  {part.text}" for part in checked]
-    verdict = "The receipt holds." if value["holds"] else "The receipt does not hold."
+    verdict = "The receipt is valid." if value["holds"] else "The receipt is not valid."
     context.show(value, *lines, verdict, is_answer=True)
     if not value["holds"]:
         raise typer.Exit(1)

@@ -21,7 +21,7 @@ _STATUS_1_IS_AN_ANSWER = frozenset({"diff", "reproduce", "test", "check"})
 _TROUBLE_EXIT_STATUS = 2
 _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Get a knowledge base": {
-        "install": ("install.install", "Install a knowledge base from a folder, package or feed."),
+        "install": ("install.install", "Install a knowledge base from a folder, package or release."),
         "update": ("install.update", "Update an installed knowledge base."),
         "lock": ("install.lock", "Record exactly what is installed, or check it."),
         "verify": ("install.verify", "Check a package or an installed knowledge base."),
@@ -78,7 +78,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Develop": {
         "package": ("install.package", "Package a folder as a knowledge base."),
-        "publish": ("install.publish_release", "Publish a package and add it to a release feed."),
+        "publish": ("install.publish_release", "Publish a package and add it to a release index."),
         "test": ("checks.run_tests", "Ask the test questions of a knowledge base."),
         "eval": ("maintenance.evaluate", "Measure retrieval quality on a judged set of questions."),
     },

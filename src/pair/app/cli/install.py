@@ -18,7 +18,7 @@ from pair.packages.release_index import PublishReport
 
 Target = Annotated[str | None, Argument(metavar="TARGET", help="Folder of the KB.", show_default=".pair/knowledge")]
 _SOURCE_HELP = (
-    "URL, folder, .zip file, git repository or feed (releases.json#NAME@VERSION). "
+    "URL, folder, .zip file, git repository or release index (releases.json#NAME@VERSION). "
     "[sources.default_url, or the latest release of sources.release_repository]"
 )
 Source = Annotated[str | None, Option("--source", "-s", metavar="SOURCE", help=_SOURCE_HELP)]
@@ -35,7 +35,7 @@ _TARGETS_HELP = "Folders of installed KBs. [.pair/knowledge and all locked folde
 LockTargets = Annotated[list[Path] | None, Argument(metavar="TARGET", help=_TARGETS_HELP, show_default=False)]
 Check = Annotated[bool, Option("--check", help="Compare only; list differences and exit with 4.")]
 
-_NAME_A_SOURCE = "No source was named. Name a folder, .zip file, URL or feed: pair install --source ./docs"
+_NAME_A_SOURCE = "No source was named. Name a folder, .zip file, URL or release index: pair install --source ./docs"
 _KEPT_WORDS = {
     "edited": "you edited",
     "deleted": "you deleted",
@@ -87,7 +87,7 @@ def install(
     Examples:
       pair install --source ./handbook                # a folder
       pair install --source https://host/kb.zip       # a package
-      pair install --source https://host/releases.json#handbook   # a feed
+      pair install --source https://host/releases.json#handbook   # a release
       pair install docs/kb --source ./handbook.zip    # into docs/kb
       pair install --locked                           # as in pair.lock
       pair install --offline --source ./handbook.zip  # without network
@@ -264,9 +264,9 @@ def publish_release(
     sign: Sign = None,
     site: Site = False,
 ) -> None:
-    """Publish a package: write it, its checksum, and then the release feed.
+    """Publish a package: write it, its checksum, and then the release index.
 
-    Serve DEST from any static file host. A published version never changes: the same version with other bytes is
+    Serve DEST from any static file host. A published version never changes: the same version with different bytes is
     refused.
 
     Examples:

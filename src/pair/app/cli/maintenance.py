@@ -64,6 +64,13 @@ Kb = Annotated[str | None, Option("--kb", metavar="ID", help="Search this KB; do
 LimitQueries = Annotated[int | None, Option("--limit-queries", min=1, help="Use the first N queries only.")]
 SkipUnknown = Annotated[bool, Option("--skip-unknown", help="Ignore judgements of unknown queries and documents.")]
 
+_COMPACTION_REASONS = {
+    "no_compaction_debt": "nothing to do",
+    "size_tier": "merged by size",
+    "tombstone_pressure": "removed deleted documents",
+    "keywords_missing": "added keyword indexes",
+}
+
 
 def compact(context: CliContext, kb: KbName = DEFAULT_KB, everything: All = False) -> None:
     """Merge and re-cluster shards. Searches and writes continue.
@@ -74,8 +81,8 @@ def compact(context: CliContext, kb: KbName = DEFAULT_KB, everything: All = Fals
     """
     with context.kb(kb) as opened, context.progress("shard") as progress:
         report = opened.maintenance.compact(everything=everything, on_progress=progress)
-    shards, reason = render.pluralize(report.shards_before, "shard"), report.reason.replace("_", " ")
-    line = f"Compacted {shards} into {report.shards_after:,} ({reason})."
+    shards = render.pluralize(report.shards_before, "shard")
+    line = f"Compacted {shards} into {report.shards_after:,} ({_COMPACTION_REASONS[report.reason]})."
     context.show({"kb_id": kb, **asdict(report)}, line if report.shards_before else "Nothing to compact.")
 
 

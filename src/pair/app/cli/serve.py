@@ -41,7 +41,7 @@ ScopeOption = Annotated[Scope, Option("--scope", help="What the key allows; each
 Days = Annotated[int | None, Option("--days", min=1, max=36500, help="Expire after N days.")]
 SkillFolder = Annotated[Path, Argument(metavar="DIR", help="Folder of the plugin.")]
 SkillName = Annotated[str, Option("--name", metavar="NAME", help="Name of the skill; default: the KB or the project.")]
-Force = Annotated[bool, Option("--force", help="Overwrite files with other content.")]
+Force = Annotated[bool, Option("--force", help="Overwrite files with different content.")]
 KeyId = Annotated[str, Argument(metavar="ID", help="Id of the key; see: pair keys list")]
 Show = Annotated[bool, Option("--show", help="Show what needs trust, and change nothing.")]
 Revoke = Annotated[bool, Option("--revoke", help="Stop trusting this folder.")]
@@ -195,7 +195,7 @@ def write_skill(
     kept = [path for path in changed if path in known]
     if kept and not force:
         raise errors.command_line_invalid(
-            f"Cannot write {kept[0]}: it exists with other content. Nothing was written.",
+            f"Cannot write {kept[0]}: it exists with different content. Nothing was written.",
             hints=["Overwrite it: --force", "Choose another folder: pair skill DIR"],
         )
     with files.storage_errors():

@@ -195,10 +195,10 @@ def _format_answers(changed: "Sequence[ChangedAnswer]") -> Iterator[str]:
         before, after = answer.before, answer.after
         old, new = (", ".join(side.documents[:1]) or "no document" for side in (before, after))
         text = {
-            "other_document": f"answered from {new}, before from {old}",
-            "unanswered": f"no longer answered, before from {old}",
+            "other_document": f"answered from {new}, earlier from {old}",
+            "unanswered": f"no longer answered, earlier from {old}",
             "answered": f"now answered from {new}",
-            "less_confident": f"confidence {after.confidence:.2f}, before {before.confidence:.2f}",
+            "less_confident": f"confidence {after.confidence:.2f}, earlier {before.confidence:.2f}",
         }[answer.change]
         yield f"? {answer.question}"
         yield f"    {text}"
@@ -228,7 +228,7 @@ def _explain(again: "PassageAgain") -> str:
     since = f"version {again.changed_in}" + (" or earlier" if again.or_before else "")
     return {
         "moved": f"now at rank {again.new_rank}",
-        "scored": "same text, other score",
+        "scored": "same text, different score",
         "changed": f"changed in {since}",
         "gone": f"document deleted in {since}",
         "not_found": "unchanged, but no longer found",

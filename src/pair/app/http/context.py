@@ -82,7 +82,7 @@ class HttpContext:
     def take_memory(self, size: int) -> None:
         """Reserve memory for a part of a body; a negative size releases it. Raises E617."""
         if self._body_bytes + size > self.settings.max_buffered_bytes:
-            raise errors.server_full("the bodies of other requests fill its memory")
+            raise errors.server_full("other request bodies use all memory for bodies")
         self._body_bytes += size
 
 
@@ -356,7 +356,7 @@ async def admit(given: Request, scope: Scope) -> HttpRequest:
         try:
             kind, _, credential = request.header(b"authorization").partition(" ")
             if kind.lower() != "bearer" or not credential.strip():
-                raise errors.credentials_refused("there are none")
+                raise errors.credentials_refused("credentials are missing")
             request.access.principal = await context.verify(credential.strip())
         except errors.AccessError:
             _check_rate(request, f"unknown {client}")

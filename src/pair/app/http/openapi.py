@@ -35,7 +35,7 @@ _ERRORS: dict[int, errors.PairError] = {
     409: errors.manifest_changed("default"),
     413: errors.request_too_large("The request", 52_428_800),
     429: errors.too_many_requests(),
-    500: errors.stored_data_damaged("default.duckdb.manifest.json", "it is not a manifest that can be read"),
+    500: errors.stored_data_damaged("default.duckdb.manifest.json", "it is not a readable manifest"),
     503: errors.server_stopping(),
 }
 """An example for each status."""

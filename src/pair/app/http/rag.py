@@ -197,7 +197,7 @@ def _split_conditions(text: str) -> list[str]:
         return msgspec.json.decode(text, type=list[str])
     except ValueError as fault:
         raise errors.filter_invalid(
-            text[:_MOST_SHOWN_CHARACTERS], f"it is not a JSON list of texts: {fault}"
+            text[:_MOST_SHOWN_CHARACTERS], f"it is not a JSON list of strings: {fault}"
         ) from fault
 
 

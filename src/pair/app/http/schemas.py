@@ -33,7 +33,7 @@ from pair.values import DEFAULT_MODE, Document, SearchMode
 def _check_conditions(value: Any) -> Any:
     """Refuse the first item that is not a string: pydantic would describe every wrong item."""
     if isinstance(value, list) and not all(isinstance(item, str) for item in value):
-        raise ValueError("a list of conditions holds texts")
+        raise ValueError("a list of conditions must contain strings")
     return value
 
 

@@ -86,7 +86,7 @@ class _JsonParser:
             key = self._take()
             name = json.loads(key.text)
             if not isinstance(name, str) or name in node.members:
-                raise ValueError("a key occurs twice, or is no text")
+                raise ValueError("a key occurs twice, or is not a string")
             self._take(":")
             node.members[name] = key.start, self._read_value(depth + 1)
             if self._peek().text != "}":

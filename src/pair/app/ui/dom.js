@@ -78,6 +78,11 @@ export function bytes(number) {
   return `${size < 10 && unit ? size.toFixed(1) : Math.round(size)} ${units[unit]}`;
 }
 
+/** A duration such as "5 minutes" or "90 seconds". */
+export function interval(seconds) {
+  return seconds >= 60 && seconds % 60 === 0 ? amount(seconds / 60, "minute") : amount(seconds, "second");
+}
+
 const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 
 /** A relative time such as "5 minutes ago", with the exact time as a tooltip. */

@@ -1,9 +1,12 @@
 // The server: its KBs with shards and sizes, requests since the start, live metrics, and background jobs.
 
 import { get } from "./api.js";
-import { amount, badge, bytes, count, draw, loaded, loading, make, problem, when } from "./dom.js";
+import { amount, badge, bytes, count, draw, interval, loaded, loading, make, problem, when } from "./dom.js";
 
 const EVERY_MS = 2000;
+const DEBTS = {
+  size_tier: "many small shards", tombstone_pressure: "many deleted documents", keywords_missing: "no keyword index",
+};
 const KEPT = 60;
 const [WIDTH, HEIGHT] = [240, 56];
 
@@ -67,8 +70,8 @@ function kb(each) {
       ["size", bytes(each.size_bytes)],
       ["in cache", bytes(each.cache.size_bytes || 0)],
       ["deleted, not yet compacted", each.deleted_documents ? count.format(each.deleted_documents) : null],
-      ["compaction due", each.compaction_debt ? each.compaction_debt.replaceAll("_", " ") : null],
-      ["manifest", count.format(each.manifest_version)],
+      ["compaction due", each.compaction_debt ? DEBTS[each.compaction_debt] || each.compaction_debt : null],
+      ["version", count.format(each.manifest_version)],
       ["embedder", each.embedder],
     ]));
 }
@@ -157,7 +160,7 @@ function job([name, each]) {
   return make("article", { class: "card" },
     make("div", { class: "row between" }, make("h3", {}, name), badge(...state)),
     pairs([
-      ["every", amount(each.interval_seconds, "second")],
+      ["every", interval(each.interval_seconds)],
       ["runs", count.format(each.runs)],
       ["failures", count.format(each.failures)],
       ["skipped", each.skipped ? count.format(each.skipped) : null],

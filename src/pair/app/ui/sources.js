@@ -1,7 +1,7 @@
 // Synced sources: the state of each, and the reason.
 
 import { get } from "./api.js";
-import { amount, badge, empty, loaded, loading, make, problem, when } from "./dom.js";
+import { amount, badge, empty, interval, loaded, loading, make, problem, when } from "./dom.js";
 import { addressForm } from "./first.js";
 
 const KINDS = { current: "good", pending: "warn", failing: "bad", skipped: "" };
@@ -76,9 +76,9 @@ function tile(name, ...content) {
 function tiles({ enabled, run, states }) {
   const doing = !enabled ? "off" : run.running ? "running now" : run.last_error ? "failed" : "idle";
   const found = [tile("Sync", badge(doing, run.last_error ? "bad" : enabled ? "good" : ""))];
-  for (const [name, kind] of Object.entries(KINDS)) if (states[name]) found.push(tile(name, badge(String(states[name]), kind)));
+  for (const [name, kind] of Object.entries(KINDS)) if (states[name]) found.push(tile(name[0].toUpperCase() + name.slice(1).replaceAll("_", " "), badge(String(states[name]), kind)));
   if (run.last_started_at) found.push(tile("Last run", when(run.last_started_at)));
-  if (enabled) found.push(tile("Interval", amount(run.interval_seconds, "second")));
+  if (enabled) found.push(tile("Interval", interval(run.interval_seconds)));
   if (run.last_error) found.push(make("p", { class: "problem" }, run.last_error));
   return found;
 }

@@ -12,7 +12,7 @@ const CAUSES = {
 const CHANGES = { added: "good", removed: "bad", changed: "warn" };
 const PAGE = 50;
 
-let from, to, withTexts, heading, lines, list, changed, latest, mayRollBack, picked;
+let form, from, to, withTexts, heading, lines, list, changed, latest, mayRollBack, picked;
 
 /** `onChange` is called after a rollback. */
 export function mount(root, onChange) {
@@ -24,11 +24,10 @@ export function mount(root, onChange) {
   lines = make("div");
   const result = make("section", { id: "difference", "aria-label": "What changed" }, heading, lines);
   list = make("ul", { class: "documents", "aria-label": "Versions" });
-  root.append(make("h1", {}, "Versions"),
-    make("form", { class: "row comparing", "aria-label": "Compare two versions", onsubmit: (event) => event.preventDefault() },
-      make("label", { for: "version-from" }, "What changed from"), from, make("label", { for: "version-to" }, "to"), to,
-      make("span", { class: "row" }, withTexts, make("label", { for: "version-texts" }, "with texts"))),
-    result, list);
+  form = make("form", { class: "row comparing", "aria-label": "Compare two versions", onsubmit: (event) => event.preventDefault() },
+    make("label", { for: "version-from" }, "What changed from"), from, make("label", { for: "version-to" }, "to"), to,
+    make("span", { class: "row" }, withTexts, make("label", { for: "version-texts" }, "with texts")));
+  root.append(make("h1", {}, "Versions"), form, result, list);
 }
 
 export function show(route, isNew) {
@@ -51,6 +50,7 @@ async function load() {
     const found = await get("/rag/versions", { kb_id: current().kb });
     if (mine !== latest) return;
     mayRollBack = found.may_roll_back;
+    form.hidden = false;
     loaded(list, found.versions.map(row));
     const options = () => found.versions.map((each) => make("option", { value: each.version }, nameOf(each)));
     from.replaceChildren(make("option", { value: "" }, "–"), ...options());
@@ -59,6 +59,7 @@ async function load() {
   } catch (fault) {
     if (mine !== latest) return;
     head("");
+    form.hidden = true;
     loaded(list, make("li", {}, fault.code === "E201" ? emptyKb() : problem(fault)));
   }
 }

@@ -157,11 +157,11 @@ class DocumentLines:
             end = load_json(last)["end"]
             trailer = end["documents"], end["sha256"]
         except (ValueError, KeyError, TypeError) as fault:
-            raise errors.export_damaged(str(self.path), "its last line is missing: it was cut off") from fault
+            raise errors.export_damaged(str(self.path), "its last line is missing: the file is truncated") from fault
         if trailer != (count, digest.hexdigest()):
-            raise errors.export_damaged(str(self.path), "its SHA-256 is not the one that it ends with")
+            raise errors.export_damaged(str(self.path), "its SHA-256 differs from the one at its end")
         if count != self.header.documents:
-            raise errors.export_damaged(str(self.path), "it holds another number of documents than it says")
+            raise errors.export_damaged(str(self.path), "its number of documents differs from the stated one")
 
     def documents(self) -> Iterator[PreparedDocument]:
         """Yield the documents in the order of ids; without vectors if the file has none."""

@@ -215,7 +215,7 @@ class Fsck:
                     return from_bytes(blob.data, key)  # Another process was faster.
             copy = self._find_copy(blob) or empty
             if copy is None:
-                raise errors.stored_data_damaged(key, "there is no copy of it that can be read")
+                raise errors.stored_data_damaged(key, "it has no readable copy")
             now = context.manifests.now()
             after = copy.make_next(context.new_id(), now, copy.shards, "repair")
             # The times when other shards were dropped are lost, and slow readers may still use these shards.

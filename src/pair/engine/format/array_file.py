@@ -85,7 +85,7 @@ class _SectionJson(msgspec.Struct, frozen=True):
 class ArrayFile:
     """A mapped file of arrays. Arrays are views of the mapping, and keep it open.
 
-    Its methods raise ValueError for a section that is missing or has another type.
+    Its methods raise ValueError for a section that is missing or has the wrong type.
     """
 
     def __init__(self, mapped: mmap.mmap, sections: Mapping[str, _SectionJson], start: int) -> None:
@@ -103,10 +103,10 @@ class ArrayFile:
             raise ValueError("not a file of arrays")
         start = sections_begin_at(mapped[:_FIXED_BYTES])
         if start > len(mapped):
-            raise ValueError("it was cut off")
+            raise ValueError("it is truncated")
         sections = decode_json(mapped[_FIXED_BYTES:start], dict[str, _SectionJson])
         if any(section.offset + section.size > len(mapped) - start for section in sections.values()):
-            raise ValueError("it was cut off")
+            raise ValueError("it is truncated")
         return ArrayFile(mapped, sections, start)
 
     def __contains__(self, name: str) -> bool:
@@ -130,14 +130,14 @@ class ArrayFile:
         known: list[np.dtype[Any]] = [np.dtype(kind) for kind in types]
         dtype = next((kind for kind in known if section.type == [list(field) for field in kind.descr]), None)
         if dtype is None or section.shape is None or len(section.shape) != dimensions:
-            raise ValueError(f"the section {name} is of another type")
+            raise ValueError(f"the section {name} has the wrong type")
         begin, end = self.span(name)
         if math.prod(section.shape) * dtype.itemsize != end - begin or begin % _BORDER:
-            raise ValueError(f"the section {name} has another size than its values")
+            raise ValueError(f"the section {name} has the wrong size for its values")
         flat = np.frombuffer(self._map, dtype=dtype, count=(end - begin) // dtype.itemsize, offset=begin)
         array = flat.reshape(section.shape)
         if length is not None and len(array) != length:
-            raise ValueError(f"the section {name} has another length than those beside it")
+            raise ValueError(f"the section {name} and related sections differ in length")
         if below is not None:
             check_below(name, array, below)
         return array
@@ -217,7 +217,7 @@ class RangeFile:
         Raises ValueError for the outline of another file.
         """
         if len(outline.hashes) != -(-size_bytes // BLOCK_BYTES):
-            raise ValueError("an outline of another file")
+            raise ValueError("the outline belongs to a different file")
         self.path = path
         self._size_bytes = size_bytes
         self._hashes = outline.hashes

@@ -63,9 +63,9 @@ def open_database(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
 
 
 def _check_tables(connection: "duckdb.DuckDBPyConnection", tables: Tables) -> None:
-    """Raise ValueError for other tables, and for columns with another type, a default or a constraint."""
+    """Raise ValueError for other tables, and for columns with a different type, a default or a constraint."""
     if (entry := connection.execute(_OTHER_ENTRIES).fetchone()) is not None:
-        raise ValueError(f"it holds more than tables: {entry[0]}")
+        raise ValueError(f"it contains more than tables: {entry[0]}")
     statements = connection.execute("SELECT table_name, sql FROM duckdb_tables()").fetchall()
     if sorted(name for name, _ in statements) != sorted(tables):
         raise ValueError("its tables are not those of a shard")

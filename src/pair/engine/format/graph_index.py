@@ -122,7 +122,7 @@ class GraphIndex:
             self._subject_hashes = pack.array("subject_hashes", "<u8")
             self._subject_rows = pack.array("subject_rows", "<u4", dimensions=2, length=len(self._subject_hashes))
             if self._subject_rows.shape[1] != 2:
-                raise ValueError("the section subject_rows is of another type")
+                raise ValueError("the section subject_rows has the wrong type")
             if bool((self._subject_rows[:, :1] > self._subject_rows[:, 1:]).any()):
                 raise ValueError("the section subject_rows is not in order")
             check_below("subject_rows", self._subject_rows[:, 1], self.rows + 1)

@@ -481,7 +481,7 @@ def from_bytes(content: bytes, key: str) -> Manifest:
         if schema > SCHEMA_VERSION or layout != LAYOUT:
             raise errors.stored_data_damaged(key, f"it has schema {schema} ({layout}), which is newer than this pair")
         if not fields.keys() <= _UNSEALED and content[-_SEAL_BYTES:] != _seal(content[:-_SEAL_BYTES]):
-            raise errors.stored_data_damaged(key, "its SHA-256 is not the one that it ends with")
+            raise errors.stored_data_damaged(key, "its SHA-256 differs from the one at its end")
         value = decode_json(content, _ManifestJson)
         if sum(shard.documents for shard in value.shards if shard.tombstones) > _MOST_ROWS:
             raise ValueError("it flags more deleted documents than fit into memory")
@@ -499,4 +499,4 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             rolled_back=value.rolled_back_version,
         )
     except (ValueError, KeyError, zlib.error) as fault:
-        raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault
+        raise errors.stored_data_damaged(key, "it is not a readable manifest") from fault

@@ -292,7 +292,7 @@ class IdFile:
         check_below("lines", begins, len(self._names) + 1)
         check_below("lines", begins + sizes, len(self._names) + 1)
         if int(sizes.sum()) != len(self._names):
-            raise ValueError("the section names has another size than its names")
+            raise ValueError("the section names has the wrong size for its names")
         check_utf8("names", self._names, np.concatenate([begins, begins + sizes]))
         self.metadata = MetadataIndex.read(pack, count)
         """The metadata of the documents; None in a file that was written without it."""

@@ -185,7 +185,7 @@ class PackageMerger:
         paths = {role: _find_file(package, shard, role) for role in shard.files}
         for role, path in paths.items():
             if path.stat().st_size != shard.files[role].size_bytes:
-                raise errors.index_damaged(package.label, f"{path.name} has another size than its manifest says")
+                raise errors.index_damaged(package.label, f"the size of {path.name} differs from its manifest")
             OPENERS[role](shard, path)
         return open_ids(shard, paths["ids"]), open_search(shard, paths["search"])
 

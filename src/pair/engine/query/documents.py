@@ -57,7 +57,7 @@ class DocumentPage(list[StoredDocument]):
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """A value of a metadata key, and the number of documents that have it. True and false are texts."""
+    """A value of a metadata key, and the number of documents that have it. True and false are strings."""
 
     value: str | int | float
     count: int

@@ -105,7 +105,7 @@ def find_linked_entities(shards: Sequence[GraphShard], names: Sequence[str], mos
 
 
 def is_subject(shards: Sequence[GraphShard], name: str) -> bool:
-    """Tell whether this entity is a subject of a live document."""
+    """Return whether this entity is a subject of a live document."""
     wanted = hash_names([name])
     return any(len(shard.only_live(shard.file.rows_about(wanted)[1])) for shard in shards)
 

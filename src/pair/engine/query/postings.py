@@ -214,7 +214,7 @@ class KeywordGroup:
         return joined
 
     def has_no_filter(self, selections: Sequence[Selection | None]) -> bool:
-        """Tell whether these selections exclude no live row."""
+        """Return whether these selections exclude no live row."""
         return all(
             selection is None or selection is live for selection, live in zip(selections, self._live, strict=True)
         )
@@ -300,7 +300,7 @@ class KeywordCorpus:
         self._young[words] = found
 
     def is_of(self, parts: Sequence[KeywordPart]) -> bool:
-        """Tell whether the corpus was made from these parts: the same files with the same live rows."""
+        """Return whether the corpus was made from these parts: the same files with the same live rows."""
         return len(parts) == len(self._files) and all(
             part.index is index and part.live is live for part, (index, live) in zip(parts, self._files, strict=True)
         )

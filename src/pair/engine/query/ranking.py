@@ -46,7 +46,7 @@ _STOP_WORDS_SHARE = 0.3
 """The weight of stop words as evidence, for a query without other words."""
 MORE_ALIKE = 10
 """Number of rows after the last hit to compare with the hits, to find copies."""
-_NAMES_NOTHING = "the question names nothing"
+_NAMES_NOTHING = "the question names no entity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def _explain_no_graph(shards: Sequence[GraphShard], named: Sequence[str], linked
     if not named:
         return _NAMES_NOTHING
     if not linked:
-        return f"nothing is known of {', '.join(named)}, or too much"
+        return f"unknown or too common in the graph: {', '.join(named)}"
     return f"no document is about {', '.join(sorted(linked))}"
 
 

@@ -240,7 +240,7 @@ class VectorSearch:
         self._answers.append((np.array([*searches])[numbers], rows, distances))
 
     def _is_worth_asking(self, shard: rules.Ranked) -> bool:
-        """Return whether a shard may hold nearer rows. With a condition, skip only a shard that cannot."""
+        """Return whether a shard may hold nearer rows."""
         is_worth = rules.could_be_nearer if self.request.condition is not None else rules.is_likely_nearer
         return is_worth(shard, self._farthest())
 

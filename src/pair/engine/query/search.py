@@ -152,7 +152,7 @@ def _find_passages(access: ShardAccess, settings: EngineSettings, request: Searc
     made = _make_hits(access, hits, asked, ranking.mode, ranking.reason, weights)
     if not hits or _is_relevant(access, request, ranking):
         return made
-    best = f"the most relevant passage scores {hits[0].score:.3f}"
+    best = f"no passage is relevant enough: the best scores {hits[0].score:.3f}"
     return replace(made, passages=(), near_misses=len(hits), reason="; ".join(filter(None, (ranking.reason, best))))
 
 
@@ -218,7 +218,7 @@ def _check_vector(request: SearchRequest, manifest: Manifest) -> Vectors:
     if vector.shape != (manifest.dimension,):
         raise errors.vector_size_differs(manifest.kb_id, manifest.dimension, vector.shape[-1] if vector.ndim else 0)
     if not np.isfinite(vector).all():
-        raise errors.query_invalid("the vector holds something that is not a number")
+        raise errors.query_invalid("the vector contains a value that is not a number")
     return vector
 
 
@@ -365,7 +365,7 @@ def merge_neighbours(
     """
 
     def continues(last: Hit, start: int, end: int, hit: Hit) -> bool:
-        """Tell whether `hit` continues the passage from `start` to `end`, which ends with `last`."""
+        """Return whether `hit` continues the passage from `start` to `end`, which ends with `last`."""
         if hit.start >= end and max(end, hit.end) - start > most_characters:
             return False
         if hit.start - end <= most_gap:

@@ -146,7 +146,7 @@ class ShardAccess:
         return self.routing.published.manifest.shards
 
     def can_answer(self, *, needs_keywords: bool) -> bool:
-        """Tell whether all files that an answer needs could be read from at least one shard.
+        """Return whether all files that an answer needs could be read from at least one shard.
 
         Keywords are not needed if vectors find rows as well. A query that needs a graph checks for it.
         """
@@ -310,7 +310,7 @@ class ShardAccess:
         except ShardMissingError as fault:
             if not self.skips_missing:
                 raise
-            self.faults[str(fault)] = "it is not in the store any more"
+            self.faults[str(fault)] = "it is no longer in the store"
         except errors.DataError as fault:
             self.faults[fault.details["key"]] = fault.details["reason"]
         return None

@@ -342,7 +342,7 @@ def _decode(blob: Blob | None, key: str, store: BlobStore) -> StoredManifest | N
     try:
         return StoredManifest(from_bytes(blob.data, key), blob.version)
     except errors.DataError:
-        logger.warning("manifest is read again: it is damaged", extra={"key": key})
+        logger.warning("manifest is damaged and is read again", extra={"key": key})
         blob = store.get(key)
         return None if blob is None else StoredManifest(from_bytes(blob.data, key), blob.version)
 

@@ -167,7 +167,7 @@ def refuse_lost_shard(context: EngineContext, before: StoredManifest | None, fau
 
 
 def shard_lost(fault: ShardMissingError) -> errors.DataError:
-    return errors.stored_data_damaged(str(fault), "it is not in the store any more")
+    return errors.stored_data_damaged(str(fault), "it is no longer in the store")
 
 
 def evict_dropped(context: EngineContext) -> None:

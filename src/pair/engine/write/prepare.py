@@ -235,7 +235,7 @@ def check_document(document: Document) -> None:
     except (TypeError, ValueError) as fault:
         raise errors.document_invalid(document.id, "its vector is not a list of numbers") from fault
     if not is_finite:
-        raise errors.document_invalid(document.id, "its vector holds something that is not a number")
+        raise errors.document_invalid(document.id, "its vector contains a value that is not a number")
 
 
 def embed_chunks(embedding: CachingEmbedder, documents: Sequence[PreparedDocument]) -> list[PreparedDocument]:

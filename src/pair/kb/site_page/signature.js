@@ -22,7 +22,7 @@ const isEqual = (left, right) => left.length === right.length && left.every((byt
 /** Returns the id and the bytes of a public key on one line. */
 export function parseKey(line) {
   const content = decode(line, 42);
-  if (String.fromCharCode(...content.subarray(0, 2)) !== "Ed") throw new Error("it is a key of another kind");
+  if (String.fromCharCode(...content.subarray(0, 2)) !== "Ed") throw new Error("it is an unsupported kind of key");
   const number = content.slice(2, 10);
   const id = Array.from(number, (byte) => byte.toString(16).padStart(2, "0")).reverse().join("").toUpperCase();
   return { number, id, key: content.slice(10) };
@@ -46,8 +46,8 @@ export async function verify(content, signature, keyLine) {
   if (!isWhole) throw new Error("it is not a signature of minisign");
   const [{ number, key }, value] = [parseKey(keyLine), decode(lines[1], 74)];
   const kind = String.fromCharCode(...value.subarray(0, 2));
-  if (kind !== "ED") throw new Error("it is a signature of another kind");
-  if (!isEqual(value.subarray(2, 10), number)) throw new Error("it is that of another key");
+  if (kind !== "ED") throw new Error("it is an unsupported kind of signature");
+  if (!isEqual(value.subarray(2, 10), number)) throw new Error("a different key made it");
   const ofFile = value.slice(10);
   if (!(await isValid(key, ofFile, blake2b(content)))) throw new Error("the file is not the one that was signed");
   const comment = lines[2].slice(TRUSTED.length);

@@ -76,7 +76,7 @@ export class Site {
     return adaptQuery(query, this.languages, this.stopWords, (word, code) => this.words?.stemIn(word, code) ?? [fold(word)]);
   }
 
-  /** Tells whether a word occurs nowhere, and may be misspelled. */
+  /** Returns whether a word occurs nowhere, and may be misspelled. */
   async #hasUnknown(query) {
     const files = this.about.files.words;
     if (files.reduce((sum, [, size]) => sum + size, 0) > MOST_WORDS_BYTES) return false;

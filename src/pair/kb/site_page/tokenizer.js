@@ -144,7 +144,7 @@ function findPrefix(piece) {
   return HAS_LETTER.test(prefix) ? prefix : "";
 }
 
-/** Tells whether a piece is a stop word of any of these sets. `IT` and `WHO` in capitals are not. */
+/** Returns whether a piece is a stop word of any of these sets. `IT` and `WHO` in capitals are not. */
 function isStopWord(piece, stopWords) {
   const word = strip(piece, BEHIND + BEFORE, BEHIND + BEFORE);
   if (count(word) > 1 && word === word.toUpperCase() && word !== word.toLowerCase()) return false;
