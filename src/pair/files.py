@@ -309,7 +309,7 @@ def copy_atomically(source: Path, path: Path) -> None:
 
 
 def write_together(*contents: tuple[Path, bytes]) -> None:
-    """Write files that belong together. All are on disk before the first rename."""
+    """Write a group of files. All are on disk before the first rename."""
     with contextlib.ExitStack() as stack:
         begun = [stack.enter_context(_temporary_file(path)) for path, _ in contents]
         for (stream, _), (_, content) in zip(begun, contents, strict=True):

@@ -136,7 +136,7 @@ class SearchOptions:
     def __post_init__(self) -> None:
         check_number("max_distance", self.max_distance)
         if not isinstance(self.diversity, Real) or not 0.0 <= self.diversity < 1.0:
-            raise errors.query_invalid(f"diversity is from 0 to below 1: {self.diversity}")
+            raise errors.query_invalid(f"diversity must be at least 0 and below 1: {self.diversity}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def test_the_result_is_the_same_every_time(house: Workplace) -> None:
         (f" {lines({**QUESTIONS[0], 'phrases': ['five']})}", "the question is on an earlier line too"),
     ],
 )
-def test_a_line_that_is_no_question_is_refused_with_its_number(house: Workplace, line: str, reason: str) -> None:
+def test_a_line_that_is_not_a_question_is_refused_with_its_number(house: Workplace, line: str, reason: str) -> None:
     content = lines(QUESTIONS[0]).encode() + line.encode().replace(b"\\xff", b"\xff")
     (house.folder / "bad.jsonl").write_bytes(content)
     done = house.pair("test", "house", "--questions", "bad.jsonl").exits(2)

@@ -71,7 +71,7 @@ def test_the_same_exits_with_0(kitchen: Workplace) -> None:
         ((), "E402", 2),
     ],
 )
-def test_trouble_is_no_difference(kitchen: Workplace, arguments: tuple[str, ...], code: str, status: int) -> None:
+def test_trouble_is_not_a_difference(kitchen: Workplace, arguments: tuple[str, ...], code: str, status: int) -> None:
     write_files(kitchen.folder, {"broken.zip": b"no zip"})
     refused = kitchen.pair("diff", *arguments, "--json")
     assert (refused.error_code, refused.status) == (code, status)
@@ -115,7 +115,7 @@ def test_packages_folders_and_installed_states_are_compared_by_their_bytes(workp
     assert documents(told) == {"soup.md": "removed", "tea.md": "changed"}
 
 
-def test_the_index_in_a_package_is_no_document_and_says_the_same_as_its_texts(workplace: Workplace) -> None:
+def test_the_index_in_a_package_is_not_a_document_and_says_the_same_as_its_texts(workplace: Workplace) -> None:
     folder = write_files(workplace.folder / "one", {"tea.md": TEA, "soup.md": SOUP})
     for output, more in (("bare.zip", ()), ("indexed.zip", ("--with-index",))):
         assert workplace.pair("package", "./one", "--output", output, *more).status == 0

@@ -129,7 +129,7 @@ def test_a_packed_file_beside_an_archive_is_not_unpacked_without_end(
     ],
     ids=["page", "page with comment", "xml", "json", "gzip", "empty", "else", "hostile"],
 )
-def test_a_download_that_is_no_safe_archive_is_named_by_its_address_and_what_it_is(
+def test_a_download_that_is_not_a_safe_archive_is_named_by_its_address_and_what_it_is(
     workplace: Workplace, server: Server, body: bytes, words: str
 ) -> None:
     url = server.add("/handbook.zip", body, checksum=False)

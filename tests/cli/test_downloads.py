@@ -246,7 +246,7 @@ def test_a_redirect_loop_is_a_download_error(workplace: Workplace, server: Serve
 
 
 @pytest.mark.rule("source-12")
-def test_a_server_without_head_is_no_obstacle(workplace: Workplace, server: Server) -> None:
+def test_a_server_without_head_is_accepted(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB), has_head=False)
     assert workplace.pair("install", "--source", url).status == 0
 

@@ -330,7 +330,7 @@ def test_care_of_a_kb_that_is_not_there_is_refused(workplace: Workplace, command
     assert not (workplace.folder / ".pair").exists()
 
 
-def test_a_sweep_of_no_cache_is_no_error(workplace: Workplace) -> None:
+def test_a_sweep_of_no_cache_is_not_an_error(workplace: Workplace) -> None:
     value = workplace.pair("cache", "sweep", "--json").json
     assert value == {"evicted_ttl": 0, "evicted_size": 0, "freed_bytes": 0, "kept_bytes": 0}
 
@@ -338,7 +338,7 @@ def test_a_sweep_of_no_cache_is_no_error(workplace: Workplace) -> None:
 # ── status ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_status_without_a_store_is_no_error(workplace: Workplace) -> None:
+def test_status_without_a_store_is_not_an_error(workplace: Workplace) -> None:
     assert "stored       nothing; run: pair sync, or pair ingest PATH" in workplace.pair("status").succeeds().stdout
     assert workplace.pair("status", "--json").json["stored"] is None
     assert not (workplace.folder / ".pair").exists(), "looking makes nothing"

@@ -106,7 +106,7 @@ def test_a_feed_is_a_source_in_python(workplace: Workplace, server: Server) -> N
 @pytest.mark.parametrize(
     "source", ["http://127.0.0.1:9/releases.json", "http://127.0.0.1:9/kb@1.0.0", "s3://bucket/releases.json"]
 )
-def test_a_remote_feed_is_no_source_while_offline(workplace: Workplace, source: str) -> None:
+def test_a_remote_feed_is_not_a_source_while_offline(workplace: Workplace, source: str) -> None:
     assert workplace.pair("install", "--offline", "--source", source, "--json").error_code == "E002"
     assert workplace.pair("update", "--offline", "--source", source, "--json").error_code == "E002"
 

@@ -221,7 +221,7 @@ def test_the_location_in_a_record_is_judged_as_one_that_is_typed(
 
 
 @pytest.mark.parametrize("location", ["file://{repository}", "{repository}", "ext::sh -c 'touch x'", "fd::3"])
-def test_git_is_not_asked_for_what_is_no_address_of_a_repository(
+def test_git_is_not_asked_for_what_is_not_an_address_of_a_repository(
     workplace: Workplace, repository: Path, location: str
 ) -> None:
     commit(repository, SMALL_KB)

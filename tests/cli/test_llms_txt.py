@@ -123,7 +123,7 @@ def test_removed_and_changed_sources_are_followed(project: Project) -> None:
     assert "> 1 file and 0 pages" in project.text
 
 
-def test_the_list_is_no_source_of_itself(project: Project) -> None:
+def test_the_list_is_not_a_source_of_itself(project: Project) -> None:
     variables = {"PAIR__KB__LLMS_TXT_PATH": ".pair/knowledge/llms.txt"}
     assert project.sync(**variables).json["added"] == 2
     assert project.sync(**variables).json["unchanged"] == 2

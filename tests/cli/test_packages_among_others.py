@@ -140,7 +140,7 @@ def test_after_an_update_without_an_index_no_version_claims_the_package_before(
     assert labels(elsewhere)[0] == ("rollback", "clocks 1.0.0")
 
 
-def test_what_is_stored_on_top_of_a_package_is_not_called_by_it_and_the_package_need_not_be_taken_up_again(
+def test_what_is_stored_on_top_of_a_package_is_not_called_by_it_and_the_package_need_not_be_installed_again(
     origin: Origin, elsewhere: Workplace
 ) -> None:
     package = origin.package("1.0.0")

@@ -157,7 +157,7 @@ def test_a_package_of_a_newer_schema_is_refused_and_nothing_changes(origin: Orig
     refused(elsewhere, package, "E018")
 
 
-def test_a_folder_that_is_not_the_sources_of_the_project_is_no_index_of_default(origin: Origin) -> None:
+def test_a_folder_that_is_not_the_sources_of_the_project_is_not_an_index_of_default(origin: Origin) -> None:
     write_files(origin.folder, pages())
     origin.workplace.pair("package", origin.folder, "--with-index", "--kb", "default", "--json").fails(1, "E014")
     origin.workplace.pair("package", "nowhere", "--with-index", "--json").fails(1, "E003")

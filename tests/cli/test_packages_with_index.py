@@ -120,7 +120,7 @@ def test_a_dry_run_changes_nothing(origin: Origin, elsewhere: Workplace) -> None
     assert read_files(elsewhere.folder) == {}
 
 
-def test_an_index_that_was_lost_is_taken_up_again(origin: Origin, elsewhere: Workplace) -> None:
+def test_an_index_that_was_lost_is_installed_again(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
     assert elsewhere.pair("install", "--offline", "--source", package).status == 0
     shutil.rmtree(elsewhere.folder / ".pair" / "store")

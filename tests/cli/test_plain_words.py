@@ -117,7 +117,7 @@ def test_records_of_a_folder_that_vanished_are_said_to_be_kept(workplace: Workpl
     assert "no sources" not in done.stderr
 
 
-def test_a_folder_that_may_not_be_written_is_no_matter_of_space(workplace: Workplace) -> None:
+def test_a_folder_that_may_not_be_written_is_not_reported_as_a_full_disk(workplace: Workplace) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
     closed = workplace.folder / "closed"
     closed.mkdir(mode=0o500)

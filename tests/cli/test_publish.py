@@ -80,7 +80,7 @@ def test_a_package_is_published_unchanged_with_its_companion_files(workplace: Wo
     assert workplace.pair("publish", "dist", "made/kb.zip", "--version", "3", "--json").error_code == "E402"
 
 
-def test_a_package_that_lies_in_the_place_already_is_published_there(workplace: Workplace) -> None:
+def test_a_package_that_is_already_in_the_target_is_published_there(workplace: Workplace) -> None:
     folder_of(workplace)
     workplace.pair("package", "handbook", "-o", "dist/handbook-1.0.0.zip")
     before = (workplace.folder / "dist" / "handbook-1.0.0.zip").read_bytes()
@@ -105,7 +105,7 @@ def test_the_same_bytes_again_are_nothing_to_do(workplace: Workplace) -> None:
     workplace.pair("publish", "dist", "kbs/handbook-1.0.0", "--name", "handbook").says("Nothing to do")
 
 
-def test_other_bytes_for_a_version_are_refused_and_change_nothing(workplace: Workplace) -> None:
+def test_different_bytes_for_a_version_are_refused_and_change_nothing(workplace: Workplace) -> None:
     publish(workplace, "1.0.0")
     before = read_files(workplace.folder / "dist")
     folder_of(workplace, text="other")

@@ -250,7 +250,7 @@ def test_another_package_is_refused(workplace: Workplace, receipt: Path) -> None
     assert "two.zip is house 2.0.0; the answer came from different content: house 1.0.0" in done.stdout
 
 
-def test_what_is_no_receipt_is_refused(workplace: Workplace) -> None:
+def test_what_is_not_a_receipt_is_refused(workplace: Workplace) -> None:
     write_files(workplace.folder, {"receipt.json": '{"answer": "four"}'})
     assert check(workplace, "--json").exits(2).error_code == "E251"
     workplace.pair("check", "missing.json").exits(2).says("there is no such file")

@@ -64,7 +64,7 @@ def test_a_signed_package_under_the_name_of_another_release_is_refused(
     assert forced.error_code == "E027", "no option takes a package for another one"
 
 
-def test_an_archive_without_a_manifest_is_no_release(workplace: Workplace, server: Server) -> None:
+def test_an_archive_without_a_manifest_is_not_a_release(workplace: Workplace, server: Server) -> None:
     published(workplace, server, "1.0.0")
     dist = workplace.folder / "dist"
     shutil.make_archive(str(dist / "plain"), "zip", workplace.folder / "kbs" / "handbook-1.0.0")
@@ -130,7 +130,7 @@ def test_an_address_that_has_an_older_package_again_is_refused_by_an_update(
     assert read_files(workplace.target)["page.md"] == b"1.1.0"
 
 
-def test_another_kb_in_the_same_folder_is_no_older_version(workplace: Workplace, server: Server) -> None:
+def test_another_kb_in_the_same_folder_is_not_an_older_version(workplace: Workplace, server: Server) -> None:
     published(workplace, server, "2.0.0")
     feed = published(workplace, server, "1.0.0", name="cookbook")
     assert workplace.pair("install", "--source", f"{feed}#handbook").status == 0

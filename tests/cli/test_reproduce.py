@@ -138,13 +138,13 @@ def test_answers_of_several_keep_each_ones_retrieval(workplace: Workplace) -> No
         ('{"answer": "yes", "metadata": {"retrieval": [{"kbId": 7}]}}', "E232"),
     ],
 )
-def test_what_is_no_stored_answer_is_refused(workplace: Workplace, content: str | bytes | None, code: str) -> None:
+def test_what_is_not_a_stored_answer_is_refused(workplace: Workplace, content: str | bytes | None, code: str) -> None:
     if content is not None:
         write_files(workplace.folder, {"answer.json": content})
     workplace.pair("reproduce", "answer.json", "--json").fails(2, code)
 
 
-def test_trouble_is_no_difference(tea: Workplace) -> None:
+def test_trouble_is_not_a_difference(tea: Workplace) -> None:
     for arguments, code in (
         (("--kb", "never"), "E201"),
         (("--at", "77"), "E218"),

@@ -147,7 +147,7 @@ def test_a_secret_key_is_never_packaged(workplace: Workplace, keys: Keys) -> Non
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a key\n", b"untrusted comment: a\nRWQ=\n"])
-def test_what_is_no_secret_key_is_refused(workplace: Workplace, content: bytes | None) -> None:
+def test_what_is_not_a_secret_key_is_refused(workplace: Workplace, content: bytes | None) -> None:
     if content is not None:
         (workplace.folder / "my.key").write_bytes(content)
     refused = package(workplace, "--sign", "my.key")

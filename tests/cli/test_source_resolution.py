@@ -186,7 +186,7 @@ def test_errors_of_the_source_are_reported_first(workplace: Workplace, command: 
 
 
 @pytest.mark.rule("source-4")
-def test_a_path_to_a_pipe_or_a_device_is_no_source(workplace: Workplace) -> None:
+def test_a_path_to_a_pipe_or_a_device_is_not_a_source(workplace: Workplace) -> None:
     os.mkfifo(workplace.folder / "pipe.zip")
     for source in ("./pipe.zip", "/dev/null"):
         done = workplace.pair("install", "--source", source, "--json")

@@ -111,7 +111,7 @@ def test_a_touch_is_noticed_and_costs_no_summary(project: Workplace) -> None:
 
 
 @pytest.mark.rule("sync-11")
-def test_files_that_are_no_text_are_skipped_once_with_the_reason(project: Workplace) -> None:
+def test_files_that_are_not_text_are_skipped_once_with_the_reason(project: Workplace) -> None:
     write_files(
         project.target,
         {
@@ -686,7 +686,7 @@ def test_places_that_are_in_each_others_way_are_refused_and_nothing_is_overwritt
     assert read_files(project.folder / ".pair") == before
 
 
-def test_hidden_places_below_the_sources_folder_are_no_sources_and_allowed(project: Workplace) -> None:
+def test_hidden_places_below_the_sources_folder_are_not_sources_and_allowed(project: Workplace) -> None:
     write_files(project.folder, {"README.md": "# Read me\n"})
     for count in ("added", "unchanged"):
         assert project.pair("sync", "--json", PAIR__KB__SOURCES_DIR=".").json[count] == 1

@@ -112,7 +112,7 @@ def test_long_keys_with_equal_beginnings_are_distinguished(tmp_path: Path) -> No
     assert [info.key for info in store.list("k" * 242)] == sorted(key for key in keys if key.startswith("k" * 242))
 
 
-def test_files_of_others_are_no_blobs(tmp_path: Path) -> None:
+def test_files_of_others_are_not_blobs(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put("folder/blob.json", b"")
     for name in (".DS_Store", "README", "folder/Notes.txt", "folder/%zz.txt", "folder/%ff.txt", "folder/x%~"):
@@ -488,7 +488,7 @@ def test_what_is_damaged_whenever_it_is_sent_is_not_stored(s3: S3Server) -> None
 
 
 @pytest.mark.parametrize("address", ["file:///tmp", "memory:///", "https://example.com/b", "bucket", "az://container"])
-def test_address_that_is_no_object_store_is_refused(address: str) -> None:
+def test_address_that_is_not_an_object_store_is_refused(address: str) -> None:
     with raises_code("E401", errors.UsageError):
         ObjectStore(address)
 

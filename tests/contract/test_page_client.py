@@ -226,7 +226,7 @@ def test_an_endless_page_is_left_at_the_limit(server: PageServer, client: PageCl
         pytest.param(b"", id="nothing"),
     ],
 )
-def test_an_answer_that_is_no_http_is_a_fault(server: PageServer, client: PageClient, wire: bytes) -> None:
+def test_an_answer_that_is_not_http_is_a_fault(server: PageServer, client: PageClient, wire: bytes) -> None:
     server.pages["/"] = RawReply(lambda _: iter((wire,)))
     assert fault_of(client, server.url()).kind == "error"
 
@@ -238,7 +238,7 @@ def test_a_page_longer_than_its_length_is_cut_and_the_next_one_is_whole(server: 
     assert got(client, server.url("/next")).body == b"next"
 
 
-def test_a_server_that_hangs_up_on_an_idle_connection_is_asked_on_another(
+def test_a_request_whose_idle_connection_is_closed_is_sent_on_another_one(
     server: PageServer, client: PageClient
 ) -> None:
     hanging_up = RawReply(lambda _: iter(()))
@@ -253,7 +253,7 @@ def test_a_server_that_hangs_up_on_an_idle_connection_is_asked_on_another(
     assert len(replies) == 1
 
 
-def test_a_server_that_hangs_up_on_a_new_connection_is_not_asked_again(server: PageServer, client: PageClient) -> None:
+def test_a_request_whose_new_connection_is_closed_is_not_sent_again(server: PageServer, client: PageClient) -> None:
     server.pages["/"] = RawReply(lambda _: iter(()))
     assert fault_of(client, server.url()).kind == "error"
     assert len(server.asked) == 1
@@ -423,7 +423,7 @@ def test_a_proxy_of_the_environment_is_not_used_under_guard(server: PageServer, 
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])
-def test_a_proxy_of_another_kind_is_refused_rather_than_passed_by(environment: dict[str, str], proxy: str) -> None:
+def test_an_unsupported_proxy_is_refused_and_not_bypassed(environment: dict[str, str], proxy: str) -> None:
     environment["all_proxy"] = proxy
     with opened(timeout_seconds=5) as client:
         assert "proxy" in fault_of(client, "http://far.example/").reason

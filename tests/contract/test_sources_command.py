@@ -190,7 +190,7 @@ def test_hundreds_of_megabytes_are_read_in_bounded_memory(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["missing.md", ".", "pipe", "/dev/zero", "a\0b"])
-def test_a_path_that_is_no_readable_file_fails_alone(tmp_path: Path, path: str) -> None:
+def test_a_path_that_is_not_a_readable_file_fails_alone(tmp_path: Path, path: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     script = print_lines({"id": "a", "path": path}, {"id": "b", "text": "x"})
     failed, item = run_script(tmp_path, script).read(None)

@@ -121,7 +121,7 @@ FILE = '<!DOCTYPE rss [<!ENTITY a SYSTEM "file:///etc/passwd">]><rss><item><titl
         ("", "not XML: no element found: line 1, column 0"),
     ],
 )
-def test_a_harmful_feed_and_what_is_no_feed_are_refused(
+def test_a_harmful_feed_and_what_is_not_a_feed_are_refused(
     client: PageClient, server: PageServer, content: str, reason: str
 ) -> None:
     serve(server, content)

@@ -299,7 +299,7 @@ def test_a_page_that_a_sitemap_no_longer_lists_is_not_mentioned(server: PageServ
     assert paths(crawl(server.url("/sitemap.xml"), cursor_of(first)), Unchanged) == ["/a"]
 
 
-def test_a_cursor_of_another_kind_is_ignored(server: PageServer) -> None:
+def test_a_cursor_of_the_wrong_kind_is_ignored(server: PageServer) -> None:
     server.pages["/"] = html("start")
     assert paths(crawl(server.url(), {"since": 5})) == ["/"]
 

@@ -75,7 +75,7 @@ def test_the_current_version_is_the_other_side_unless_one_is_named(ground: Groun
         kb.versions.diff(1)
 
 
-def test_other_vectors_other_shards_and_other_chunks_are_no_change(ground: Ground) -> None:
+def test_other_vectors_other_shards_and_other_chunks_are_not_a_change(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert([page(number, "water") for number in range(9)])
         kb.maintenance.compact(everything=True)

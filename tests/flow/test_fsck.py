@@ -353,7 +353,7 @@ def test_a_lost_version_is_reported_and_given_up_on_demand(with_versions: Ground
         assert len(kb.versions.list()) >= 1
 
 
-def test_a_kb_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
+def test_a_kb_that_is_not_there_is_not_damage(tmp_path: Path) -> None:
     with Ground(tmp_path).open() as kb, pytest.raises(errors.NotFoundError):
         kb.maintenance.fsck()
 

@@ -264,7 +264,7 @@ def test_a_cancelled_question_stops_every_librarian() -> None:
     assert left.acquire(timeout=IN_TIME)
 
 
-def test_loop_that_is_closed_while_librarians_work_is_no_harm() -> None:
+def test_loop_that_is_closed_while_librarians_work_is_harmless() -> None:
     registry = Registry({"late": hanging, "good": answering("Yes.")})
 
     async def leaves() -> None:

@@ -42,7 +42,7 @@ def texts_of(documents: list[Document]) -> dict[str, str]:
 # ── a package ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(tmp_path: Path) -> None:
+def test_a_package_whose_index_came_before_a_rollback_is_not_installed_after_it(tmp_path: Path) -> None:
     def house(colour: str) -> PackageShards:
         origin = Ground(tmp_path / colour)
         with origin.open("origin") as made:
@@ -84,7 +84,7 @@ def named_by(workplace: Workplace) -> set[str]:
     return {each.folder.rpartition("/")[2] for each in from_bytes(manifest, "").shards}
 
 
-def test_a_build_that_began_before_a_rollback_is_refused_and_taken_up_again(workplace: Workplace) -> None:
+def test_a_build_that_began_before_a_rollback_is_refused_and_resumed(workplace: Workplace) -> None:
     workplace.environment |= {
         "PAIR__ENGINE__BUILD_PART_BYTES": str(PART_BYTES),
         "PAIR__ENGINE__COMPACTION_ENABLED": "false",

@@ -199,7 +199,7 @@ def in_every_mode(kb: KnowledgeBase, query: str) -> dict[str, Hits]:
     return {mode: kb.search(query, mode=mode) for mode in MODES}
 
 
-def test_hits_say_which_way_was_gone(kb: KnowledgeBase) -> None:
+def test_hits_name_the_search_mode(kb: KnowledgeBase) -> None:
     plain = in_every_mode(kb, "an old castle")
     assert {mode: hits.mode_used for mode, hits in plain.items()} == {
         "hybrid": "hybrid",

@@ -127,7 +127,7 @@ def test_what_is_right_in_another_form_is_accepted(kb: KnowledgeBase) -> None:
     assert kb.upsert([Document("placed", "", vector=[1.0] * 16)]).added == 1, "a vector can be found without a text"
 
 
-def test_the_name_of_a_kb_is_a_text() -> None:
+def test_the_name_of_a_kb_is_a_string() -> None:
     for name in (5, None, b"kb"):
         with pytest.raises(errors.UsageError) as raised:
             pair.open(name)  # type: ignore[arg-type]

@@ -133,7 +133,7 @@ def test_a_token_with_too_little_says_which_scope_is_missing(named: Served, auth
     assert "www-authenticate" not in wrong_origin.headers
 
 
-def test_an_audience_that_is_no_address_leaves_the_address_of_the_request(
+def test_an_audience_that_is_not_an_address_leaves_the_address_of_the_request(
     tmp_path: Path, authority: AuthorizationServer
 ):
     with Served(tmp_path / "project", **settings(authority.issuer, "pair")) as server:

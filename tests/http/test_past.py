@@ -111,7 +111,7 @@ def test_the_graph_of_an_earlier_version_is_that_of_then(few: Served) -> None:
 
 
 @pytest.mark.parametrize("at", ["", 0, -1, True, 1.5, [], {}, "x" * 201, 2**60])
-def test_what_is_no_name_of_a_version_is_not_understood(plain: Served, at: object) -> None:
+def test_what_is_not_a_name_of_a_version_is_not_understood(plain: Served, at: object) -> None:
     assert error_of(plain.post("/rag/query", {"query": "lunch", "at": at})) == (400, "E601")
     assert error_of(plain.post("/ask", {"query": "lunch", "at": at})) == (400, "E601")
 

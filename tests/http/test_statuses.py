@@ -43,7 +43,7 @@ def test_what_cannot_be_understood_or_is_not_there_is_400(plain: Served, path: s
     assert_error(plain.post(path, body), 400, code)
 
 
-def test_what_is_no_json_is_400(plain: Served):
+def test_what_is_not_json_is_400(plain: Served):
     assert_error(
         plain.request("POST", "/rag/query", content=b"{", headers={"content-type": "application/json"}), 400, "E601"
     )
@@ -62,7 +62,7 @@ def test_a_graph_that_is_not_there_is_400(plain: Served):
     assert plain.post("/rag/query", {**query, "search_mode": "adaptive"}).status_code == 200
 
 
-def test_vectors_of_another_size_are_400(plain: Served):
+def test_vectors_of_the_wrong_size_are_400(plain: Served):
     (plain.folder / "note.md").write_text("A note.")
     pair(plain.folder, "ingest", "note.md", "--kb", "small", PAIR__ENGINE__EMBEDDING_DIMENSION="64")
     assert_error(plain.post("/rag/query", {"kb_id": "small", "query": "note"}), 400, "E304")

@@ -421,7 +421,7 @@ def test_a_duration_that_no_clock_can_hold_is_refused(key: str, value: str) -> N
 # ── lists of texts ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_list_of_texts_comes_from_the_file_or_from_a_variable_with_commas():
+def test_a_list_of_strings_comes_from_the_file_or_from_a_variable_with_commas():
     text = "sources:\n  signature_keys: [one.pub, '${TWO}', '$${THREE}']\n"
     assert load(text, TWO="two.pub").sources.signature_keys == ("one.pub", "two.pub", "${THREE}")
     variables = {"PAIR__SOURCES__SIGNATURE_KEYS": " one.pub, my keys/two.pub,,"}
@@ -430,7 +430,7 @@ def test_a_list_of_texts_comes_from_the_file_or_from_a_variable_with_commas():
 
 
 @pytest.mark.parametrize("value", ["one.pub", "7", "[7]", "[[one.pub]]", "{one: two}", "['${UNSET}']", '["a\\0b"]'])
-def test_what_is_no_list_of_texts_is_refused_with_its_line(value: str) -> None:
+def test_what_is_not_a_list_of_strings_is_refused_with_its_line(value: str) -> None:
     assert "config.yaml:2" in refusal_of(f"sources:\n  signature_keys: {value}\n").message
 
 
@@ -450,7 +450,7 @@ def test_a_variable_that_is_not_set_is_the_fault_of_its_librarian_alone():
     assert [each["token"] for each in load(text, KNOWN="x").librarians.entries] == ["x", "${UNKNOWN}"]
 
 
-def test_librarians_that_are_no_list_are_refused_with_their_line():
+def test_librarians_that_are_not_a_list_are_refused_with_their_line():
     assert "config.yaml:2" in refusal_of("librarians:\n  entries: 7\n").message
 
 

@@ -193,7 +193,7 @@ class OpenAiLanguageModel:
             raise fault.to_error(self._connection.address) from fault
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
-        """Yield the reply; all at once if the server does not stream. Raises E301 if the stream breaks off."""
+        """Yield the reply; all at once if the server does not stream. Raises E301 if the stream ends early."""
         is_streamed = is_finished = False
 
         def request(client: openai.OpenAI) -> Iterator[str]:

@@ -160,7 +160,7 @@ class ObjectStore:
         except FileNotFoundError:
             raise errors.store_unreachable(self.address, "The blob was deleted while it was read") from None
         if size_bytes:
-            raise errors.store_unreachable(self.address, "The answer ended before the blob did")
+            raise errors.store_unreachable(self.address, "The answer ended before the blob was complete")
 
     def _write(self, key: str, content: bytes | Path) -> Version:
         """Write a blob. Retry after damage in transit, which the library treats as a client error."""

@@ -71,7 +71,7 @@ class Packaging:
 
 @dataclass(frozen=True)
 class Installer:
-    """Installs, makes and checks KB packages."""
+    """An installer of KBs, which also packages, publishes and checks them."""
 
     settings: Settings
     observer: Observer = field(default_factory=SilentObserver)

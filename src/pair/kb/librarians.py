@@ -228,7 +228,7 @@ class KbLibrarians:
     def _import_function(self, address: str) -> Librarian:
         module_name, _, name = address.partition(":")
         if not module_name or not name:
-            raise _UnusableError(f"function is package.module:name, not {address}")
+            raise _UnusableError(f"function must be package.module:name, not {address}")
         beside = str((self._settings.config_path or Path("config.yaml")).absolute().parent)
         if beside not in sys.path:
             sys.path.insert(0, beside)

@@ -215,13 +215,13 @@ def _check_entry(librarian_id: str, entry: Entry) -> Entry:
     where = f"librarians.{librarian_id}"
     if not isinstance(librarian_id, str) or not _ID.fullmatch(librarian_id):
         raise errors.settings_invalid(
-            where, "an id is made of letters, digits, '.', '_' and '-', and begins with a letter or a digit"
+            where, "an id must consist of letters, digits, '.', '_' and '-', and begin with a letter or a digit"
         )
     if not callable(entry.librarian):
-        raise errors.settings_invalid(where, "a librarian is an async function of a question and a context")
+        raise errors.settings_invalid(where, "a librarian must be an async function of a question and a context")
     seconds = entry.timeout_seconds
     if seconds is not None and not (is_number(seconds) and seconds > 0):
-        raise errors.settings_invalid(where, "the timeout is a number of seconds above 0")
+        raise errors.settings_invalid(where, "the timeout must be a number of seconds above 0")
     return entry if entry.delegates_to is None else replace(entry, delegates_to=tuple(entry.delegates_to))
 
 

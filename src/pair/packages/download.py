@@ -236,7 +236,7 @@ class _Transfer:
     conditions: dict[str, str]
     announced_bytes: int | None
     is_checked: bool
-    """Whether a checksum will verify that the parts belong together."""
+    """Whether a checksum will verify the assembled parts."""
     was_resumed: bool = False
     was_encoded: bool = False
 

@@ -178,7 +178,7 @@ def refuse_twice(kbs: Sequence[LockedKb]) -> None:
         if (other := ids.setdefault(kb.id, kb)) is not kb:
             raise ValueError(
                 f"{other.target} and {kb.target} are both the KB {kb.id!r}; "
-                f"name one of them otherwise: pair update {kb.target} --kb ID"
+                f"give one of them another id: pair update {kb.target} --kb ID"
             )
         if (other := targets.setdefault(kb.target, kb)) is not kb:
             raise ValueError(f"{kb.target} is both the KB {other.id!r} and the KB {kb.id!r}")

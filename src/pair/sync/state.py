@@ -279,7 +279,7 @@ class SyncState:
     """Fingerprint of the source set after a complete run."""
 
     def file(self, source_id: str) -> FileRecord | None:
-        """Return the record of a file; None if it is missing or of another kind, which is replaced."""
+        """Return the record of a file; None if it is missing, or is a different kind and will be replaced."""
         value = self.sources.get(source_id)
         return file_from_json(source_id, value) if value is not None and "file" in value else None
 

@@ -43,7 +43,7 @@ def upsert_with_graphs(
 
 
 @pytest.mark.rule("engine-17")
-def test_compaction_keeps_answers_and_graphs_and_drops_what_is_gone(many: Ground) -> None:
+def test_compaction_keeps_answers_and_graphs_and_drops_deleted_documents(many: Ground) -> None:
     documents = numbered(40)
     graphs = {
         each.id: GraphRows((("Ada", 1.0, 0), (each.id, 0.5, 0)), (("Ada", each.id, "knows", 2.0, 0),))

@@ -185,7 +185,7 @@ def test_metadata_of_every_kind_is_returned_unchanged(ground: Ground) -> None:
 
 
 @pytest.mark.rule("engine-20")
-def test_vectors_of_another_size_are_refused(tmp_path: Path) -> None:
+def test_vectors_of_the_wrong_size_are_refused(tmp_path: Path) -> None:
     ground = Ground(tmp_path, embedding_dimension=384)
     wide = random_vectors(2, 768)
     with ground.open() as kb:

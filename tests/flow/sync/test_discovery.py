@@ -71,7 +71,7 @@ def test_a_file_that_is_utf8_and_small_enough_is_a_source(project: Project, cont
     ids=["not UTF-8", "too large"],
 )
 @pytest.mark.rule("sync-11")
-def test_a_file_that_is_no_text_is_left_out_with_the_reason_and_not_read_again(
+def test_a_file_that_is_not_text_is_left_out_with_the_reason_and_not_read_again(
     project: Project, content: bytes, reason: str
 ) -> None:
     project.write("a.bin", content)

@@ -198,7 +198,7 @@ def test_a_renamed_file_is_a_deletion_and_an_addition(project: Project) -> None:
 
 
 @pytest.mark.rule("sync-43")
-def test_a_file_name_that_is_no_utf8_is_left_out_of_an_index_that_is(project: Project) -> None:
+def test_a_file_name_that_is_not_utf8_is_left_out_of_an_index_that_is(project: Project) -> None:
     project.write(os.fsdecode(b"caf\xe9.md"), "text")
     project.write("a.md", "text")
     assert len(project.run().skipped) == 1

@@ -172,7 +172,7 @@ def test_an_item_that_cannot_be_a_document_fails_and_others_do_not(
     assert [said for _, said in report.problems] == [reason]
 
 
-def test_a_page_of_a_links_file_is_no_item(source: SourceProject) -> None:
+def test_a_page_of_a_links_file_is_not_an_item(source: SourceProject) -> None:
     url = source.serve("https://example.com/a", Page("A page."))
     report = source.reports(Item(url, b"Other text."), Item("https://example.com/b", b"Text b."))
     assert sorted(source.records) == [url, "https://example.com/b"]

@@ -149,7 +149,7 @@ def test_code_is_named_by_its_first_comment_and_what_it_defines() -> None:
         ("t.csv", 'id,"born, year",name\n1,1815,Ada\n', 'id,"born, year",name 1,1815,Ada'),
     ],
 )
-def test_what_is_no_prose_is_named_by_its_parts(source_id: str, text: str, line: str) -> None:
+def test_what_is_not_prose_is_named_by_its_parts(source_id: str, text: str, line: str) -> None:
     assert line in lines_of(source_id, text)
 
 
@@ -182,7 +182,7 @@ def test_characters_that_hide_or_cannot_be_written_never_come_out() -> None:
     assert summary.encode()
 
 
-def test_hashes_and_keys_are_no_terms() -> None:
+def test_hashes_and_keys_are_not_terms() -> None:
     text = "# Keys\n\nA list of what is installed here.\n\n- sk-a81bc81bdead4e5dabff90865d1e13b1 and lib_one"
     assert lines_of("a.md", text)[1] == "Mentions: lib_one"
 

@@ -113,7 +113,7 @@ def test_many_writers_lose_nothing(store: TrustStore):
     assert len(store.entries()) == 40
 
 
-def test_a_place_that_is_no_text_in_utf_8_is_kept(store: TrustStore):
+def test_a_place_that_is_not_text_in_utf_8_is_kept(store: TrustStore):
     place = os.fsdecode(b"/srv/caf\xe9/config.yaml")
     store.record(place, digest_of(b"a"))
     assert store.trusts(place, b"a")

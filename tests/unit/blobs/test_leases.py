@@ -219,7 +219,7 @@ def test_a_lease_that_is_taken_while_it_is_renewed_is_lost_and_its_release_frees
     ],
     ids=str,
 )  # fmt: skip
-def test_what_no_lease_can_say_is_no_lease(changes: dict[str, Any]) -> None:
+def test_what_no_lease_can_say_is_not_a_lease(changes: dict[str, Any]) -> None:
     store = MemoryStore(ManualClock())
     state = {"holder": "host-b", "token": "theirs", "fence": 7, "seconds": 30, "renewals": 0}
     put_state(store, state | changes)

@@ -78,7 +78,7 @@ def test_a_pack_that_was_cut_off_anywhere_is_refused(path: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     "content", [b"PK\3\4 a zip", b"\0" * 4096, b"pairpak1" + b"\xff" * 100, b"pairpak2" + b"\0" * 56]
 )
-def test_a_foreign_file_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_an_unrelated_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "foreign").write_bytes(content)
     with pytest.raises(ValueError):
         ArrayFile.open(tmp_path / "foreign")

@@ -153,7 +153,7 @@ def test_a_value_may_hold_the_signs_that_come_before_it() -> None:
     assert parse_assignments(["formula=a=b<c"]) == parse_filter({"formula": "a=b<c"})
 
 
-def test_thousands_of_values_are_no_trouble() -> None:
+def test_thousands_of_values_are_accepted() -> None:
     assert found(parse_filter({"year": [*range(2_000, 3_000), *map(str, range(2_000, 3_000))]})) == [0, 2, 3]
 
 
@@ -295,7 +295,7 @@ def test_keys_inside_keys_are_joined_by_dots() -> None:
 # ── limits ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_as_many_conditions_as_are_allowed_are_no_trouble() -> None:
+def test_as_many_conditions_as_are_allowed_are_accepted() -> None:
     conditions = {f"key-{number}": number for number in range(MAX_CONDITIONS)}
     assert found(parse_filter(conditions)) == []
     assert found(parse_filter({"$or": [{key: value} for key, value in conditions.items()]})) == []

@@ -352,7 +352,7 @@ def test_a_version_is_found_by_its_number_and_its_commit() -> None:
 @pytest.mark.parametrize(
     "name", ["readme.txt", "42.json", "x-0a.json", "-0a.json", "\uff14\uff12-0a.json", "-1-0a.json", "4 2-0a.json"]
 )
-def test_what_is_no_version_is_not_taken_for_one(name: str) -> None:
+def test_what_is_not_a_version_is_not_taken_for_one(name: str) -> None:
     assert version_in_key(versions_prefix("default") + name) is None
 
 
@@ -427,7 +427,7 @@ def test_going_back_names_all_that_was_named_then() -> None:
     assert [each.folder for each in back.dropped] == [shard("d").folder]
 
 
-def test_a_label_goes_with_the_first_document_that_changes_and_what_was_taken_up_stays_known() -> None:
+def test_a_label_goes_with_the_first_document_that_changes_and_what_was_installed_stays_known() -> None:
     before = replace(manifest(), label="handbook 1.0.0", index_sha256="0a")
     shards = list(before.shards)
     labels = {cause: before.make_next("c", NOON, shards, cause).label for cause in get_args(Cause)}

@@ -311,7 +311,7 @@ def test_only_what_no_manifest_named_for_the_grace_period_is_garbage() -> None:
     assert rules.find_garbage(current, stored, NOON, 0) == stored.keys() - {prefix + "live"}
 
 
-def test_a_shard_that_was_dropped_in_the_last_moment_of_time_is_no_garbage() -> None:
+def test_a_shard_that_was_dropped_in_the_last_moment_of_time_is_not_garbage() -> None:
     current = manifest(dropped=(DroppedShard("kb.duckdb.shards/odd", "9999-12-31T23:59:59.999999+00:00"),))
     assert rules.find_garbage(current, {"kb.duckdb.shards/odd": ago(1000)}, NOON, 120) == frozenset()
 

@@ -124,7 +124,7 @@ def test_a_section_that_names_what_is_not_there_is_refused(
     ],
     ids=str,
 )
-def test_a_header_that_lies_about_a_section_is_refused(
+def test_a_header_that_misstates_a_section_is_refused(
     ground: Ground, tmp_path: Path, role: FileRole, lie: dict[str, Any]
 ) -> None:
     first = {"search": "docs", "ids": "lines", "keywords": "keys", "graph": "hashes"}[role]
@@ -174,7 +174,7 @@ def write_search(path: Path, codes: npt.NDArray[np.uint8] | None) -> Vectors:
     return vectors
 
 
-def test_codes_of_another_kind_are_refused_when_their_file_is_opened(tmp_path: Path) -> None:
+def test_codes_of_the_wrong_kind_are_refused_when_their_file_is_opened(tmp_path: Path) -> None:
     vectors = write_search(tmp_path / "sound.search", None)
     nearest = SearchFile(ArrayFile.open(tmp_path / "sound.search"), "a/b").index.nearest(
         vectors[3], 1, allowed=None, exact=False
@@ -195,6 +195,6 @@ def test_json_that_takes_more_memory_than_it_may_is_refused(content: bytes) -> N
         load_json(content)
 
 
-def test_commas_within_a_text_are_no_values() -> None:
+def test_commas_within_a_text_are_not_values() -> None:
     text = ',[{\\"' * MOST_VALUES
     assert load_json(f'{{"text": "{text}"}}'.encode()) == {"text": ',[{"' * MOST_VALUES}

@@ -248,7 +248,7 @@ def coded() -> tuple[Vectors, Codes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_codes_of_another_kind_of_index_are_refused(coded: tuple[Vectors, Codes], kind: str) -> None:
+def test_codes_of_a_different_kind_of_index_are_refused(coded: tuple[Vectors, Codes], kind: str) -> None:
     vectors, codes = coded
     faiss.omp_set_num_threads(1)
     index = faiss.index_factory(DIMENSION, kind)

@@ -41,7 +41,7 @@ def test_a_model_chooses_among_the_nearest() -> None:
     assert names(answered("release rolled back", SayingModel("[2]"))) == ["releases.md"]
 
 
-def test_a_list_that_is_no_json_is_understood_all_the_same() -> None:
+def test_a_list_that_is_not_json_is_understood_all_the_same() -> None:
     for said in ("[2,]", "[ ,2,,2]", f"[2, {'9' * 5000}]"):
         assert names(answered("release rolled back", SayingModel(said))) == ["releases.md"]
 

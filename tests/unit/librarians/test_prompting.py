@@ -95,7 +95,7 @@ def test_the_question_may_name_what_the_passage_does_not() -> None:
     assert mark_unsupported("In RFC 8915 the port is 4460 [1].", [PASSAGE], "Which port is in RFC 8915?")[1] == 0
 
 
-def test_nouns_of_a_language_that_capitalises_them_are_no_names() -> None:
+def test_nouns_of_a_language_that_capitalises_them_are_not_names() -> None:
     passage = (
         "Zeit",
         "Der Dienst nutzt den Port 4460 und die Verbindung mit Schutz. Zwei Rechner stehen in der Stadt.",

@@ -152,7 +152,7 @@ def test_a_sentence_about_something_does_not_define_it(statement: str) -> None:
         "See prune(1) and sha256 for the number of workers.",
     ],
 )
-def test_digits_that_count_nothing_are_no_number(statement: str) -> None:
+def test_digits_that_count_nothing_are_not_numbers(statement: str) -> None:
     assert fit("How many workers are started?", "It starts 4 workers.") == 1.0
     assert fit("How many workers are started?", statement) == 0.0
 

@@ -47,7 +47,7 @@ def test_valid_response_has_no_fault(response: Response) -> None:
 
 @pytest.mark.rule("librarian-2")
 @pytest.mark.parametrize("given", [None, {}, {"answer": "Yes."}, "Yes.", 1, [Response(answer="Yes.")], Response])
-def test_what_is_no_response_is_named(given: object) -> None:
+def test_what_is_not_a_response_is_named(given: object) -> None:
     assert "not a Response" in (fault_of(given) or "")
 
 
@@ -125,7 +125,7 @@ def test_error_has_a_known_code_and_a_message(error: Any) -> None:
 
 @pytest.mark.rule("librarian-30")
 @pytest.mark.parametrize("query", [None, 7, b"bytes", "", " \n\t", "x" * 101])
-def test_what_is_no_question_is_refused(query: object) -> None:
+def test_what_is_not_a_question_is_refused(query: object) -> None:
     refused = query_refusal(query, 100)
     assert refused is not None
     assert refused.error is not None

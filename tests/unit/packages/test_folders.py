@@ -216,6 +216,6 @@ def test_what_belongs_to_others_is_left_alone(tmp_path: Path):
     assert content_of(tmp_path) == others | {f"kb/{path}": content for path, content in OLD.items()}
 
 
-def test_nothing_to_clear_is_no_fault(tmp_path: Path):
+def test_nothing_to_clear_is_not_a_fault(tmp_path: Path):
     clear_leftovers(tmp_path / "missing" / "kb")
     assert os.listdir(tmp_path) == []

@@ -33,7 +33,7 @@ def test_a_concept_without_a_title_is_named_by_its_file() -> None:
         (b"\x00\x01\x02\xff" * 50, "it has no front matter that can be read"),
     ],
 )
-def test_a_document_that_is_no_concept_is_named_with_the_reason(content: bytes, reason: str) -> None:
+def test_a_document_that_is_not_a_concept_is_named_with_the_reason(content: bytes, reason: str) -> None:
     (fault,) = faults_of(note=content)
     assert fault.startswith("note.md: ")
     assert reason in fault

@@ -431,7 +431,7 @@ def test_text_is_compressed(tmp_path: Path):
 
 
 @pytest.mark.parametrize("files", [pytest.param({}, id="empty"), pytest.param({".git/HEAD": "x"}, id="only-git")])
-def test_folder_without_files_is_no_knowledge_base(files: dict[str, str | bytes], tmp_path: Path):
+def test_folder_without_files_is_not_a_knowledge_base(files: dict[str, str | bytes], tmp_path: Path):
     (tmp_path / "kb").mkdir()
     write_files(tmp_path / "kb", files)
     with pytest.raises(NotFoundError) as refusal:
@@ -508,7 +508,7 @@ def test_what_a_package_says_of_its_index_is_read_back():
 
 
 @pytest.mark.parametrize("changes", [{"description": 7}, {"files": {"a.md": {"size": 4, "sha256": None}}}])
-def test_a_manifest_with_a_value_of_another_type_is_refused_as_damaged(changes: dict[str, Any]):
+def test_a_manifest_with_a_value_of_the_wrong_type_is_refused_as_damaged(changes: dict[str, Any]):
     with pytest.raises(DownloadError) as refusal:
         parse_manifest(sound_manifest(**changes))
     assert refusal.value.code == "E006"

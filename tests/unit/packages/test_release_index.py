@@ -42,7 +42,7 @@ def test_a_feed_round_trips() -> None:
     assert again.kbs["handbook"] == (ONE, THREE, TWO)
 
 
-def test_fields_that_a_later_version_adds_are_no_obstacle() -> None:
+def test_fields_that_a_later_version_adds_are_accepted() -> None:
     value = json.loads(FEED.to_bytes())
     value["kbs"]["handbook"]["releases"][0]["colour"] = "blue"
     value["title"] = "All of them"
@@ -85,7 +85,7 @@ def test_a_hostile_feed_is_refused_with_the_reason(content: bytes, reason: str) 
     assert "https://host/releases.json" in refused.value.message
 
 
-def test_a_version_that_is_there_twice_is_refused() -> None:
+def test_a_version_that_is_listed_twice_is_refused() -> None:
     value = json.loads(ReleaseIndex({"handbook": (ONE,)}).to_bytes())
     value["kbs"]["handbook"]["releases"] *= 2
     with pytest.raises(errors.DownloadError, match="Cannot read the release feed"):
@@ -226,7 +226,7 @@ def test_a_feed_that_never_rests_is_given_up(tmp_path: Path) -> None:
     assert "handbook" not in feed_of(place).kbs
 
 
-def test_other_bytes_that_come_into_the_feed_meanwhile_are_not_replaced(tmp_path: Path) -> None:
+def test_different_bytes_that_another_publisher_adds_meanwhile_are_not_replaced(tmp_path: Path) -> None:
     rival = ReleaseIndex({"handbook": (OTHER,)})
     place = in_bucket(Contended(on_archive=rival))
     with pytest.raises(errors.ConflictError) as refused:

@@ -146,7 +146,7 @@ def test_a_version_is_not_older_than_its_equal_or_than_none(version: str, other:
         (["9" * 5000, "1" * 5001], "1" * 5001),
     ],
 )
-def test_the_latest_is_the_greatest_that_is_no_pre_release(versions: list[str], chosen: str) -> None:
+def test_the_latest_is_the_greatest_that_is_not_a_pre_release(versions: list[str], chosen: str) -> None:
     assert find_latest(versions) == chosen
     assert find_latest(versions[::-1]) == chosen
 
@@ -199,7 +199,7 @@ def release(feed: str | None, version: str = "1.0.0", sha256: str = "old") -> Kb
         (release(None, sha256="new"), False),
     ],
 )
-def test_a_version_has_moved_when_its_feed_has_other_bytes_for_it(offered: KbSource, moved: bool) -> None:
+def test_a_version_has_moved_when_its_release_index_has_different_bytes_for_it(offered: KbSource, moved: bool) -> None:
     assert has_moved(release(f"{FEED}#handbook"), "handbook", "old", offered) == moved
 
 

@@ -122,13 +122,13 @@ def test_a_public_key_is_a_line_a_file_or_a_path(keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("named", ["", ".", "no-such-file.pub", "RWQ", "a" * 56, "x" * 5000, "\udcff"])
-def test_what_is_no_public_key_is_refused(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_public_key_is_refused(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="neither a public key nor a file"):
         signing.read_public_key(named)
 
 
-def test_a_secret_key_is_no_public_one_nor_the_other_way_round(keys: Keys) -> None:
+def test_a_secret_key_is_not_a_public_one_nor_the_other_way_round(keys: Keys) -> None:
     with pytest.raises(ValueError, match="not a public key"):
         signing.parse_public_key(keys.secret.read_bytes())
     with pytest.raises(ValueError, match="not a secret key"):
@@ -171,7 +171,7 @@ def test_memory_that_the_time_does_not_suffice_for_is_not_used(encrypted: Keys) 
     assert signing.parse_secret_key(content, lambda: PASSWORD) == secret_of(encrypted, PASSWORD)
 
 
-def test_halves_of_two_secret_keys_are_no_key(keys: Keys) -> None:
+def test_halves_of_two_secret_keys_are_not_a_key(keys: Keys) -> None:
     with pytest.raises(ValueError, match="do not belong together"):
         signing.parse_secret_key(with_secret(keys, 62, b"other seed"), no_password)
 
@@ -202,7 +202,7 @@ def test_a_changed_file_is_refused(keys: Keys, signed: Path, options: tuple[str,
         assert "not the one that was signed" in refusal_of(trusting(keys), signed, signature).message
 
 
-def test_the_hash_of_a_file_signed_the_old_way_is_no_signature_of_the_file(keys: Keys, signed: Path) -> None:
+def test_the_hash_of_a_file_signed_the_old_way_is_not_a_signature_of_the_file(keys: Keys, signed: Path) -> None:
     """The two kinds must not be exchanged: what was signed as a file could be passed off as another's hash."""
     hash_file = signed.with_name("hash")
     hash_file.write_bytes(hashlib.blake2b(TEXT).digest())

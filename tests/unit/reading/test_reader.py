@@ -179,7 +179,7 @@ def test_nested_navigation_of_thousands_of_levels_is_read() -> None:
     assert read(page.encode(), "a.html").text.startswith("Words about")
 
 
-def test_headers_that_a_program_printed_before_a_page_are_no_text() -> None:
+def test_headers_that_a_program_printed_before_a_page_are_not_text() -> None:
     page = b"Content-type: text/html; charset=UTF-8\n\n<html><head><title>Man page</title></head><body><p>words"
     reading = read(page, "a.html")
     assert (reading.title, reading.text) == ("Man page", "words")
@@ -200,7 +200,7 @@ def test_a_title_is_that_of_the_page_and_not_of_the_project(head: str, body: str
     assert read(f"<title>{head}</title><body>{body}<p>words".encode(), "a.html").title == title
 
 
-def test_a_table_that_arranges_a_note_is_no_table() -> None:
+def test_a_table_that_arranges_a_note_is_not_a_table() -> None:
     note = "<table><tr><td rowspan=2><img src=a></td><th>Tip</th></tr><tr><td>Read the guide.</td></tr></table>"
     assert read(note.encode(), "a.html").text == "Tip\n\nRead the guide."
 
@@ -276,7 +276,7 @@ def test_of_keys_given_twice_the_last_counts_and_a_wrong_date_is_text() -> None:
     assert read(b"---\na: 2024-99-99\n---\nx", "a.md").metadata == {"a": "2024-99-99"}
 
 
-def test_a_rule_between_paragraphs_is_no_front_matter() -> None:
+def test_a_rule_between_paragraphs_is_not_front_matter() -> None:
     assert read(b"---\n\nOne.\n\n---\n\nTwo: three.", "a.md").text == "---\n\nOne.\n\n---\n\nTwo: three."
 
 

@@ -87,7 +87,7 @@ def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("sync-11")
-def test_pipes_are_no_sources(tmp_path: Path) -> None:
+def test_pipes_are_not_sources(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "a.md").write_text("a")
     assert sorted(find_files(tmp_path).files) == ["a.md"]
@@ -127,7 +127,7 @@ def test_what_goes_during_the_walk_is_left_out(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.rule("sync-11")
-def test_a_name_that_is_no_line_of_an_index_is_skipped_with_the_reason(
+def test_a_name_that_is_not_a_line_of_an_index_is_skipped_with_the_reason(
     tmp_path: Path, name: bytes, reason: str
 ) -> None:
     path = os.fsdecode(name)
@@ -174,7 +174,7 @@ def test_links_are_read_from_their_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("sync-10")
-def test_a_line_that_is_no_utf8_does_not_cost_the_others(tmp_path: Path) -> None:
+def test_a_line_that_is_not_utf8_does_not_cost_the_others(tmp_path: Path) -> None:
     path = tmp_path / "links.txt"
     path.write_bytes(b"https://a\n# caf\xe9\nhttps://b\n")
     assert list(find_addresses(path)) == ["https://a", "https://b"]

@@ -297,7 +297,7 @@ def test_a_summary_settles_a_url_and_leaves_its_schedule() -> None:
 
 
 @pytest.mark.rule("sync-32")
-def test_what_the_server_asks_for_is_no_part_of_the_next_check() -> None:
+def test_what_the_server_asks_for_is_not_part_of_the_next_check() -> None:
     failure = PageFault("HTTP 429", retry_after_seconds=7200)
     assert rules.url_failed(PAGE_RECORD, failure, NOON, POLICY).next_check_at == later(300)
 

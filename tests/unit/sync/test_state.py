@@ -228,7 +228,7 @@ def test_a_state_with_nothing_in_it_is_sound() -> None:
 
 
 @pytest.mark.rule("sync-40")
-def test_fields_that_are_not_known_are_no_damage() -> None:
+def test_fields_that_are_not_known_are_not_damage() -> None:
     state = state_from_json(with_record(colour="red") | {"future": True})
     assert state.file("a.md") == file_from_json("a.md", FILE.to_json())
 

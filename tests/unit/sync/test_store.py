@@ -127,7 +127,7 @@ def test_what_is_removed_is_in_neither_file(disk: Disk) -> None:
     assert disk.index.read_text() == "b.md\nA file.\n"
 
 
-def test_a_file_that_is_no_source_is_remembered_and_forgotten(disk: Disk) -> None:
+def test_a_file_that_is_not_a_source_is_remembered_and_forgotten(disk: Disk) -> None:
     with disk.store().open() as opened:
         opened.skip("a.png", FileSeen(1, 2), "not UTF-8 text")
         opened.skip("b.png", FileSeen(1, 2), "not UTF-8 text")

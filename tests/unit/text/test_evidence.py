@@ -45,7 +45,7 @@ def test_a_full_stop_that_ends_no_sentence_cuts_nothing(sentence: str) -> None:
     assert texts(sentence) == [sentence]
 
 
-def test_headings_rules_and_mere_links_are_no_statements() -> None:
+def test_headings_rules_and_mere_links_are_not_statements() -> None:
     passage = (
         "# A heading of words\n\nUnderlined heading here\n======\n\n---\n\n- [a link of words](https://example.org)\n"
     )

@@ -215,7 +215,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
                     raise errors.export_not_understood(str(path), reason)
                 yield line
         except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
-            raise errors.export_damaged(str(path), "it cannot be unpacked to its end") from fault
+            raise errors.export_damaged(str(path), "its compressed data is truncated or damaged") from fault
 
 
 def _parse_document(line: bytes, header: LinesHeader) -> PreparedDocument:

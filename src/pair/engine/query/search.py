@@ -152,7 +152,7 @@ def _find_passages(access: ShardAccess, settings: EngineSettings, request: Searc
     made = _make_hits(access, hits, asked, ranking.mode, ranking.reason, weights)
     if not hits or _is_relevant(access, request, ranking):
         return made
-    best = f"no passage is relevant enough: the best scores {hits[0].score:.3f}"
+    best = f"no passage is relevant enough (the best scores {hits[0].score:.3f})"
     return replace(made, passages=(), near_misses=len(hits), reason="; ".join(filter(None, (ranking.reason, best))))
 
 
