@@ -30,7 +30,7 @@ BANNED = {
     r"the desk|(?<!-)shelf|shelves|crews?|parcels?|workshop|patience": "use the term of the field",
     r"(is|are) away|(went|goes|gone) away": "is unavailable",
     r"telling words?": "content words",
-    r"(of )?another (size|length|type) than|of another (kind|type|size)|other bytes": "different, or the wrong type or size",
+    r"another (size|length|type) than|of another (kind|type|size)|other bytes": "different, or the wrong type",
     r"is no (list|text|object|source|number|document|name)(?=\W)": "is not a list, is not a string",
     r"carries none|is there twice|belong together(?= *[.,;])": "has no, is listed twice, match",
     r"h(a|u)ngs? up|breaks? off|broke off": "closes the connection, ends early",

@@ -54,7 +54,7 @@ class KbFeedback:
             raise errors.argument_invalid("rating", "up or down", rating)
         if not query.strip() or len(query) > MOST_QUERY_CHARACTERS:
             raise errors.argument_invalid("query", f"text of at most {MOST_QUERY_CHARACTERS:,} characters", query)
-        if len(documents) > _MOST_DOCUMENTS or any(len(each) > _MOST_ID_CHARACTERS for each in documents):
+        if len(documents) > _MOST_DOCUMENTS or any(len(document) > _MOST_ID_CHARACTERS for document in documents):
             raise errors.argument_invalid("documents", f"at most {_MOST_DOCUMENTS} ids", documents)
         at = to_timestamp(self._clock.now())
         entry = FeedbackEntry(query.strip(), rating, tuple(documents), at, version)

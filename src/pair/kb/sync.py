@@ -182,7 +182,7 @@ class SyncService:
         collections = self._list_collections()
         _check_places(self.settings, collections, is_named_only=self.is_named_only)
         sources_dir = files.expand_path(settings.sources_dir)
-        folders = {each.name: each.path for each in collections if each.collection.path and each.path is not None}
+        folders = {entry.name: entry.path for entry in collections if entry.collection.path and entry.path is not None}
         llms_path = files.expand_path(settings.llms_txt_path) if settings.llms_txt_path else None
         return SyncPaths(
             sources_dir=sources_dir,
@@ -318,11 +318,11 @@ def _check_places(settings: Settings, collections: Sequence[NamedCollection], *,
     values = {f"kb.{name}": getattr(settings.kb, name) for name in names[is_named_only:]}
     places = {name: _resolve_place(files.expand_path(value)) for name, value in values.items() if value}
     folders = {"kb.sources_dir": settings.kb.sources_dir} if not is_named_only else {}
-    for each in collections:
-        if each.collection.links and each.path is not None:
-            places[f"{COLLECTIONS}.{each.name}"] = _resolve_place(each.path)
-        elif each.path is not None:
-            folders[f"{COLLECTIONS}.{each.name}"] = each.collection.path
+    for entry in collections:
+        if entry.collection.links and entry.path is not None:
+            places[f"{COLLECTIONS}.{entry.name}"] = _resolve_place(entry.path)
+        elif entry.path is not None:
+            folders[f"{COLLECTIONS}.{entry.name}"] = entry.collection.path
     roots = {name: {Path(os.path.realpath(files.expand_path(value)))} for name, value in folders.items()}
     for given in (places, roots):
         for first, second in itertools.combinations(given, 2):
@@ -415,7 +415,7 @@ class ProjectSync:
     def explain(self, target: str) -> list[Explanation]:
         """Return what the collections of each KB do with a path, a URL or a document id."""
         most = self._settings.kb.max_source_bytes
-        return [each for service in self.services for each in explain(service.kb_id, service.places, target, most)]
+        return [entry for service in self.services for entry in explain(service.kb_id, service.places, target, most)]
 
     def status(self) -> SyncStatus:
         return functools.reduce(SyncStatus.add, [service.status() for service in self.services])
@@ -483,10 +483,10 @@ def list_collections(settings: Settings) -> list[ListedCollection]:
                 kind = "path" if key == "kb.sources_dir" else "links"
                 documents = _count_unnamed(places, kind)
                 listed.append(ListedCollection(key, kind, str(path), service.kb_id, documents))
-        for each in places.collections:
-            given, documents = each.collection, status.collections.get(each.name, 0)
+        for entry in places.collections:
+            given, documents = entry.collection, status.collections.get(entry.name, 0)
             listed.append(
-                ListedCollection(each.name, given.kind, redact_url(given.address), given.kb, documents, each.fault)
+                ListedCollection(entry.name, given.kind, redact_url(given.address), given.kb, documents, entry.fault)
             )
     return listed
 

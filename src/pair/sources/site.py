@@ -116,7 +116,7 @@ class _Scope:
         is_endless = max(Counter(filter(None, path.split("/"))).values(), default=0) > _MOST_REPEATED
         if is_endless or not f"{path}/".startswith(self.prefix) or _MEDIA_SUFFIXES.fullmatch(path):
             return ""
-        fields = [each for each in parts.query.split("&") if each and not _SESSION.fullmatch(each)]
+        fields = [part for part in parts.query.split("&") if part and not _SESSION.fullmatch(part)]
         return urlunsplit((self.scheme, self.netloc, path, normalise_escapes("&".join(fields)), ""))
 
 

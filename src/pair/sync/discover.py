@@ -222,22 +222,24 @@ class SyncPaths:
 
     @property
     def links_files(self) -> tuple[Path, ...]:
-        named = [each.path for each in self.collections if each.collection.kind == "links" and each.path is not None]
+        named = [
+            entry.path for entry in self.collections if entry.collection.kind == "links" and entry.path is not None
+        ]
         return tuple(named) if self.is_named_only else (self.links_file, *named)
 
     @property
     def folders(self) -> dict[str, Path]:
         """The folders of all collections by name; the one of `kb.sources_dir` has no name."""
         named = {
-            each.name: each.path
-            for each in self.collections
-            if each.collection.kind == "path" and each.path is not None
+            entry.name: entry.path
+            for entry in self.collections
+            if entry.collection.kind == "path" and entry.path is not None
         }
         return named if self.is_named_only else {"": self.sources_dir, **named}
 
     def describe_collections(self) -> str:
         """Return a hash that changes when a collection changes."""
-        return "".join(f"\n{each.name} {each.collection} {each.fault}" for each in self.collections)
+        return "".join(f"\n{entry.name} {entry.collection} {entry.fault}" for entry in self.collections)
 
 
 @dataclass(frozen=True)
@@ -311,7 +313,7 @@ class FoundCollection:
 def discover(paths: SyncPaths) -> Discovered:
     """Return the current source set. Raises ELOOP if the default sources folder is a link; a named one may be."""
     listing, files_fault, addresses, urls_fault = None, "", None, ""
-    roots = {each.name: os.path.realpath(each.path) for each in paths.collections if each.path is not None}
+    roots = {entry.name: os.path.realpath(entry.path) for entry in paths.collections if entry.path is not None}
     if not paths.is_named_only:
         if not paths.is_sources_dir_named:
             files.resolve(paths.sources_dir)
@@ -322,31 +324,31 @@ def discover(paths: SyncPaths) -> Discovered:
         addresses, urls_fault = _look(find_addresses, paths.links_file)
         roots[""] = os.path.realpath(paths.sources_dir)
     urls = None if addresses is None else list(addresses)
-    found = {each.name: _find_collection(each, paths, roots) for each in paths.collections}
+    found = {entry.name: _find_collection(entry, paths, roots) for entry in paths.collections}
     sources = Discovered(listing, urls, files_fault, urls_fault, found)
     return _refuse_shared_ids(sources, paths) if found else sources
 
 
-def _find_collection(each: NamedCollection, paths: SyncPaths, roots: Mapping[str, str]) -> FoundCollection:
-    if each.fault or each.path is None:
-        return FoundCollection(is_source=each.collection.is_source, fault=each.fault)
-    what = f"collection {each.name}"
-    if each.collection.kind == "links":
-        addresses, fault = _look(find_addresses, each.path)
-        fault = fault or ("" if addresses is not None else errors.sync_place_missing(what, str(each.path)).message)
+def _find_collection(entry: NamedCollection, paths: SyncPaths, roots: Mapping[str, str]) -> FoundCollection:
+    if entry.fault or entry.path is None:
+        return FoundCollection(is_source=entry.collection.is_source, fault=entry.fault)
+    what = f"collection {entry.name}"
+    if entry.collection.kind == "links":
+        addresses, fault = _look(find_addresses, entry.path)
+        fault = fault or ("" if addresses is not None else errors.sync_place_missing(what, str(entry.path)).message)
         return FoundCollection(urls=tuple(addresses or ()), fault=fault)
-    others = frozenset(root for name, root in roots.items() if name != each.name)
+    others = frozenset(root for name, root in roots.items() if name != entry.name)
 
     def find(folder: Path) -> FoundFiles:
-        walk = _Walk(os.path.realpath(folder), FoundFiles({}, {}), each.name, others)
-        return _find_below(each.prefix, walk, each.make_selection())
+        walk = _Walk(os.path.realpath(folder), FoundFiles({}, {}), entry.name, others)
+        return _find_below(entry.prefix, walk, entry.make_selection())
 
-    listing, fault = _look(find, each.path)
-    if each.path.is_file():
-        fault = errors.storage_failed(str(each.path), "it is a file, not a folder", is_reading=True).message
+    listing, fault = _look(find, entry.path)
+    if entry.path.is_file():
+        fault = errors.storage_failed(str(entry.path), "it is a file, not a folder", is_reading=True).message
     if listing is None:
-        return FoundCollection(fault=fault or errors.sync_place_missing(what, str(each.path)).message)
-    _drop_own_files(listing, paths, each.path, each.prefix)
+        return FoundCollection(fault=fault or errors.sync_place_missing(what, str(entry.path)).message)
+    _drop_own_files(listing, paths, entry.path, entry.prefix)
     return FoundCollection(listing)
 
 
@@ -361,8 +363,8 @@ def _refuse_shared_ids(sources: Discovered, paths: SyncPaths) -> Discovered:
     """Report a fault of a collection if one of its files has the id of a file of `kb.sources_dir`."""
     known = sources.files.files if sources.files is not None else {}
     found = dict(sources.collections)
-    for name, each in found.items():
-        shared = known.keys() & each.files.files.keys() if known else set()
+    for name, entry in found.items():
+        shared = known.keys() & entry.files.files.keys() if known else set()
         if shared:
             reason = f"{min(shared)} is also a file of {paths.sources_dir}; give the collection another name"
             found[name] = FoundCollection(fault=f"Cannot sync collection {name}: {reason}.")
@@ -386,11 +388,11 @@ def choose_refreshed(sources: Discovered, paths: SyncPaths, pattern: str | None)
     if pattern is None:
         return frozenset()
     chosen = {url for url in sources.owners() if matches_pattern(url, pattern)}
-    for each in paths.collections:
-        if each.collection.is_source and any(
-            matches_pattern(text, pattern) for text in (each.name, each.collection.address)
+    for entry in paths.collections:
+        if entry.collection.is_source and any(
+            matches_pattern(text, pattern) for text in (entry.name, entry.collection.address)
         ):
-            chosen.add(each.name)
+            chosen.add(entry.name)
     if not chosen and not sources.urls_fault:
         raise errors.no_url_matches(pattern)
     return frozenset(chosen)

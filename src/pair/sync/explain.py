@@ -59,7 +59,7 @@ def _explain_url(kb: str, paths: SyncPaths, url: str, state: SyncState) -> list[
     owners = discover(paths).owners()
     if url in owners:
         name = owners[url]
-        files_by_name = {each.name: each.path for each in paths.collections} | {"": paths.links_file}
+        files_by_name = {entry.name: entry.path for entry in paths.collections} | {"": paths.links_file}
         return [Explanation(kb, name, url, True, f"listed in {files_by_name[name]}")]
     item = state.item(url)
     if item is None:
@@ -82,7 +82,7 @@ class _PathExplainer:
     def explain(self, name: str, place: str) -> Explanation:
         """Return the decision of a collection about a path below its folder."""
         root = self.roots[name]
-        named = next((each for each in self.paths.collections if each.name == name), None)
+        named = next((entry for entry in self.paths.collections if entry.name == name), None)
         below = os.path.relpath(place, root).replace(os.sep, "/")
         prefix = f"{name}/" if name else ""
         source_id = prefix if below == "." else prefix + below

@@ -197,11 +197,11 @@ def move_renamed(collections: Sequence[NamedCollection], store: StateStore, copi
 
     The cursor moves last, so that the run after a killed one moves the rest.
     """
-    state, names = store.state, {each.name for each in collections}
-    for each in collections:
-        if not each.collection.is_source or each.fault or each.name in state.cursors:
+    state, names = store.state, {entry.name for entry in collections}
+    for entry in collections:
+        if not entry.collection.is_source or entry.fault or entry.name in state.cursors:
             continue
-        definition = each.collection.definition
+        definition = entry.collection.definition
         known = (name for name, cursor in state.cursors.items() if cursor.get("definition") == definition)
         former = next((name for name in known if name not in names), None)
         if former is None:
@@ -209,8 +209,8 @@ def move_renamed(collections: Sequence[NamedCollection], store: StateStore, copi
         for source_id in sorted(state.ids("item")):
             record = state.item(source_id)
             if record is not None and record.collection == former:
-                _move_item(record, each.name, store, copies)
-        store.put_cursor(each.name, state.cursors[former])
+                _move_item(record, entry.name, store, copies)
+        store.put_cursor(entry.name, state.cursors[former])
         store.put_cursor(former, None)
 
 

@@ -262,13 +262,13 @@ def _plan_items(planner: Planner, state: SyncState, refreshed: frozenset[str]) -
     The events of a source are not known before it is read.
     """
     planned, now = [], planner.clock.now()
-    for each in planner.paths.collections:
-        if each.collection.is_source and not each.fault:
-            reason: Reason = "new" if each.name not in state.cursors else "due"
-            if each.name in refreshed or rules.source_is_due(
-                each.collection, state.cursors.get(each.name), now, planner.settings
+    for entry in planner.paths.collections:
+        if entry.collection.is_source and not entry.fault:
+            reason: Reason = "new" if entry.name not in state.cursors else "due"
+            if entry.name in refreshed or rules.source_is_due(
+                entry.collection, state.cursors.get(entry.name), now, planner.settings
             ):
-                planned.append(PlannedSource(each.name, reason))
+                planned.append(PlannedSource(entry.name, reason))
     copies = PageCache(planner.paths.page_copies)
     for source_id in sorted(state.ids("item")):
         if state.sources[source_id].get("summary_pending"):

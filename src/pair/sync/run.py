@@ -141,7 +141,7 @@ class SyncRun:
         if head is None or head.settled != fingerprint:
             return None
         checks = (head.next_check_at, head.last_check_at) if head.next_check_at else ()
-        intervals = [rules.source_interval(each.collection, self._settings) for each in self._paths.collections]
+        intervals = [rules.source_interval(entry.collection, self._settings) for entry in self._paths.collections]
         intervals.append(self._settings.url_refresh_min_interval_seconds)
         settings = dataclasses.replace(self._settings, url_refresh_min_interval_seconds=max(intervals))
         return None if any(rules.is_due(parse_time(check), now, settings) for check in checks) else head
@@ -186,7 +186,7 @@ class SyncRun:
             if is_kept:
                 self._copies.remove(source_id)
             self._counts.add("removed")
-        names = {each.name for each in self._paths.collections if each.collection.is_source}
+        names = {entry.name for entry in self._paths.collections if entry.collection.is_source}
         for name in state.cursors.keys() - names:
             self._store.put_cursor(name, None)
         links = sources.listing().skipped
@@ -211,13 +211,13 @@ class SyncRun:
         due, pending = self._choose_sources()
         settled = seen_files.keys() - unsettled - state.skipped.keys()
         self._counts.add("unchanged", len(settled) + len(reasons) - len(busy_urls))
-        self._tried = {*unsettled, *busy_urls, *pending, *(each.name for each in due)}
+        self._tried = {*unsettled, *busy_urls, *pending, *(entry.name for entry in due)}
         if not self._tried:
             return
         self._observer.planned(len(self._tried))
         with WorkerPools(self._settings, self._interrupts, self._observer) as pools:
-            for each in due:
-                pools.fetch(self._read_source, each, frozenset(owners), pools)
+            for entry in due:
+                pools.fetch(self._read_source, entry, frozenset(owners), pools)
             for url in busy_urls:
                 pools.fetch(self._process_url, url, owners[url], reasons[url], pools)
             waiting = {path for path in unsettled if rules.file_reason(state.file(path), seen_files[path]) == "pending"}
@@ -243,17 +243,17 @@ class SyncRun:
         """Return the sources to read, and the items that still need a summary. Count the items of other sources."""
         state, now = self._store.state, self._clock.now()
         due = [
-            each
-            for each in self._paths.collections
-            if each.collection.is_source
-            and not each.fault
+            entry
+            for entry in self._paths.collections
+            if entry.collection.is_source
+            and not entry.fault
             and (
                 self._is_read_otherwise()
-                or each.name in self._refreshed
-                or rules.source_is_due(each.collection, state.cursors.get(each.name), now, self._settings)
+                or entry.name in self._refreshed
+                or rules.source_is_due(entry.collection, state.cursors.get(entry.name), now, self._settings)
             )
         ]
-        names, pending = {each.name for each in due}, []
+        names, pending = {entry.name for entry in due}, []
         for source_id in sorted(state.ids("item")):
             value = state.sources[source_id]
             if value.get("summary_pending"):

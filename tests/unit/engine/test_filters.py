@@ -181,7 +181,7 @@ def test_combined_filters_that_say_the_same_are_the_same_key() -> None:
         ({"year": [2024, [2023]]}, "a value must be a string, a number, true or false: [2023]"),
         ({"year": b"2024"}, "a value must be a string, a number, true or false: b'2024'"),
         ({"year": []}, "an empty list matches no value"),
-        ({"year": {}}, f"it has at least one of {OPERATORS}"),
+        ({"year": {}}, f"it must have at least one of {OPERATORS}"),
         ({"author": {"name": "Ada"}}, "unknown operator: 'name'; a value inside another has the key author.name"),
         ({"year": {1: 2}}, "unknown operator: 1"),
         ({"year": {"gt": True}}, "a bound must be a number or a string: True"),

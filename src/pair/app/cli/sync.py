@@ -104,13 +104,13 @@ def _show_reasons(context: CliContext, target: str) -> None:
     """Show what each collection does with a path or URL, and which rule decides."""
     found = ProjectSync(context.settings()).explain(target)
     lines = [
-        f"{'included' if each.is_included else 'excluded'}  {each.source_id}"
-        + (f" (collection {each.collection})" if each.collection else "")
-        + (f" (kb {each.kb})" if each.kb != DEFAULT_KB else "")
-        + f": {each.reason}"
-        for each in found
+        f"{'included' if reason.is_included else 'excluded'}  {reason.source_id}"
+        + (f" (collection {reason.collection})" if reason.collection else "")
+        + (f" (kb {reason.kb})" if reason.kb != DEFAULT_KB else "")
+        + f": {reason.reason}"
+        for reason in found
     ]
-    value = {"target": target, "reasons": [each.to_json() for each in found]}
+    value = {"target": target, "reasons": [reason.to_json() for reason in found]}
     nothing = f"excluded  {target}: it is in no collection. Add its folder: pair add FOLDER"
     context.show(value, *(lines or [nothing]), is_answer=True)
 

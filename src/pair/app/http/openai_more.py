@@ -212,7 +212,7 @@ class _ResponseFormat:
 
     def _part(self, text: str, response: Response | None) -> Json:
         cited = openai_api.annotate(text, response.sources) if response is not None else []
-        annotations = [{"type": "url_citation", **each["url_citation"]} for each in cited]
+        annotations = [{"type": "url_citation", **citation["url_citation"]} for citation in cited]
         return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
 
 

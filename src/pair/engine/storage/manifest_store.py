@@ -384,7 +384,7 @@ class History:
                 yield by_commit[commit], number
 
     def _read_oldest_commits(self, line: Sequence[str], unreadable: set[str]) -> dict[int, str]:
-        """Return the commits that the oldest readable copy names. `unreadable`: keys to skip; unreadable copies are added."""
+        """Return the commits that the oldest readable copy names. `unreadable`: keys to skip; it gets more."""
         for key in reversed(line):
             if key not in unreadable:
                 manifest = self._read_or_fault(key)
