@@ -125,8 +125,8 @@ def test_a_diff_of_answers_names_each_question_that_changed(house: Workplace) ->
     assert changes["On which day is soup served?"] == "unanswered"
     assert "Who won the football match?" not in changes
     shown = house.pair("diff", "./house", "./after", "--answers", "--stat").exits(1).stdout
-    assert "? When is tea served?\n    answered from meals.md, before from tea.md\n" in shown
-    assert "    no longer answered, before from soup.md\n" in shown
+    assert "? When is tea served?\n    answered from meals.md, earlier from tea.md\n" in shown
+    assert "    no longer answered, earlier from soup.md\n" in shown
     back = house.pair("diff", "./after", "./house", "--answers", "--stat").exits(1).stdout
     assert "    now answered from soup.md\n" in back
 
@@ -164,7 +164,7 @@ def test_the_action_fails_on_a_wrong_answer_and_shows_what_changed(house: Workpl
     (house.folder / "house/soup.md").unlink()
     tested, compared = (run(script) for script in scripts)
     assert (tested.returncode, compared.returncode) == (1, 0)
-    assert "no longer answered, before from soup.md" in compared.stdout
+    assert "no longer answered, earlier from soup.md" in compared.stdout
     write_files(house.folder / "new", {"soup.md": FILES["soup.md"]})
     assert "HEAD has no folder new: there is nothing to compare.\n" in run(scripts[1], folder="new").stdout
     assert run(scripts[1], "no-such-branch").returncode != 0

@@ -152,7 +152,7 @@ def test_a_figure_that_is_too_low_fails_the_command_and_is_named(project: Workpl
     worse = project.pair(*asked, "--min", "ndcg@10=0.9", "--baseline", "last.json")
     assert worse.status == 1
     assert "Failed: 5 figures are too low." in worse.stdout
-    assert "keyword   ndcg@10    0.667, the least value is 0.900" in worse.stdout
+    assert "keyword   ndcg@10    0.667, the minimum is 0.900" in worse.stdout
     assert "keyword   mrr@10     0.667, the baseline is 1.000" in worse.stdout
     assert project.pair(*asked, "--baseline", "last.json", "--tolerance", "0.4").succeeds()
 

@@ -76,7 +76,7 @@ def test_an_index_that_would_be_executed_is_refused(
     package: Path, elsewhere: Workplace, tmp_path: Path, statements: str
 ) -> None:
     change_packaged(package, "rows", lambda content: change_rows(content, tmp_path, statements))
-    assert "it holds more than tables" in refused(elsewhere, package)
+    assert "it contains more than tables" in refused(elsewhere, package)
 
 
 def test_an_index_with_a_corrupted_header_is_refused(package: Path, elsewhere: Workplace) -> None:

@@ -269,7 +269,7 @@ def test_folders_and_git_repositories_are_refused_where_signatures_are_required(
     folder = write_files(workplace.folder / "handbook", SMALL_KB)
     for source in (str(folder), "git://127.0.0.1:9/kb.git"):
         done = assert_refused(workplace, workplace.pair("install", "--source", source, "--json", **trusting(keys)))
-        assert "carries none" in done.json["error"]["message"]
+        assert "has no signature" in done.json["error"]["message"]
     assert workplace.pair("install", "--source", folder, **trusting(keys, required=False)).status == 0
 
 

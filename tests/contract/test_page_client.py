@@ -147,7 +147,7 @@ def test_type_and_charset_are_distinguished(
 @pytest.mark.parametrize(
     ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)]
 )
-def test_packed_pages_are_unpacked(
+def test_compressed_pages_are_decompressed(
     server: PageServer, client: PageClient, encoding: str, pack: Callable[[bytes], bytes]
 ) -> None:
     server.pages["/"] = Reply(headers=[("Content-Encoding", encoding)], body=pack(b"hello " * 1000))

@@ -107,7 +107,7 @@ def test_a_shard_that_is_corrupted_whenever_it_is_fetched_is_an_error_after_a_fe
         assert ids_of(kb.search("rivers", limit=20)) == expected
 
 
-def test_a_manifest_that_arrives_corrupted_is_read_again_and_never_believed(line: Line, tmp_path: Path) -> None:
+def test_a_manifest_that_arrives_corrupted_is_read_again_and_never_used(line: Line, tmp_path: Path) -> None:
     with line.open(tmp_path, "manifest") as kb:
         kb.upsert(numbered(20))
         expected = all_ids(kb, 50)

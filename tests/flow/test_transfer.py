@@ -138,7 +138,7 @@ def test_the_file_is_the_same_however_documents_lie_in_shards(ground: Ground) ->
         assert stream.getvalue().splitlines() == second
 
 
-def test_an_export_says_what_a_person_can_read(ground: Ground) -> None:
+def test_an_export_is_readable_json_lines(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert([placed("one", [0.25] * 16, year=1999)], owner="sync")
         file = exported(kb, ground.folder / "backup.jsonl")

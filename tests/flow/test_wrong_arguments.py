@@ -106,7 +106,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_document_that_is_none_is_refused_and_nothing_is_stored(kb: KnowledgeBase, name: str) -> None:
+def test_what_is_not_a_document_is_refused_and_nothing_is_stored(kb: KnowledgeBase, name: str) -> None:
     before = all_ids(kb)
     with raises_code("E213", errors.UsageError):
         kb.upsert([Document("first", "text"), dataclasses.replace(DOCUMENT, **DOCUMENTS[name])])

@@ -29,7 +29,7 @@ def serve(server: Server, folder: Path, prefix: str = "/kbs") -> str:
 
 
 def published(workplace: Workplace, server: Server, *versions: str, name: str = "handbook") -> str:
-    """These versions in `dist`, and served; the address of the feed."""
+    """Publish these versions in `dist` and serve them; return the address of the release index."""
     for version in versions:
         publish(workplace, version, name=name)
     return serve(server, workplace.folder / "dist")

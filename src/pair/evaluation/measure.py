@@ -107,7 +107,7 @@ class JudgedSet:
         for judgement in used:
             grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
         if not grades:
-            reason = "no judgement is of a known query and a known document" if self.judgements else "no judgements"
+            reason = "no judgement names a known query and a known document" if self.judgements else "no judgements"
             raise errors.judged_set_invalid(str(path), reason)
         queries = [JudgedQuery(text, grades[name]) for name, text in self.queries.items() if name in grades]
         return Selection(tuple(queries[:limit]), len(self.queries) - len(queries), len(self.judgements) - len(used))

@@ -127,7 +127,7 @@ def test_at_every_moment_of_a_run_the_two_files_show_one_state(project: Project)
 
 
 @pytest.mark.rule("sync-49")
-def test_a_source_is_said_to_be_finished_when_it_is_on_disk_as_it_will_stay(project: Project) -> None:
+def test_a_source_is_reported_as_finished_when_its_final_state_is_on_disk(project: Project) -> None:
     for name in ("new.md", "failing.md"):
         project.write(name, name)
     project.write("image.png", b"\xff")

@@ -94,7 +94,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     [
         ("", "no judgements"),
         ("q1\td1\t0\n", "no judgements"),
-        ("q1\td9\t1\n", "no judgement is of a known query and a known document"),
+        ("q1\td9\t1\n", "no judgement names a known query and a known document"),
     ],
 )
 def test_a_set_that_leaves_nothing_to_measure_is_refused(tmp_path: Path, judgements: str, reason: str) -> None:

@@ -88,7 +88,7 @@ def test_a_hostile_feed_is_refused_with_the_reason(content: bytes, reason: str) 
 def test_a_version_that_is_listed_twice_is_refused() -> None:
     value = json.loads(ReleaseIndex({"handbook": (ONE,)}).to_bytes())
     value["kbs"]["handbook"]["releases"] *= 2
-    with pytest.raises(errors.DownloadError, match="Cannot read the release feed"):
+    with pytest.raises(errors.DownloadError, match="Cannot read the release index"):
         parse_feed(json.dumps(value).encode(), "feed")
 
 

@@ -172,7 +172,7 @@ def test_memory_that_the_time_does_not_suffice_for_is_not_used(encrypted: Keys) 
 
 
 def test_halves_of_two_secret_keys_are_not_a_key(keys: Keys) -> None:
-    with pytest.raises(ValueError, match="do not belong together"):
+    with pytest.raises(ValueError, match="do not match"):
         signing.parse_secret_key(with_secret(keys, 62, b"other seed"), no_password)
 
 

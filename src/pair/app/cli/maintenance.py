@@ -204,7 +204,7 @@ def _format_reembedding(kb: str, report: ReembedReport, *, dry_run: bool) -> str
     if report.embedder_before == report.embedder:
         return f"Nothing to do: {kb} already uses {report.embedder}."
     work = f"{render.pluralize(report.embedded, 'text')} with {render.pluralize(report.characters, 'character')}"
-    known = f", {render.pluralize(report.kept, 'chunk')} done before" if report.kept else ""
+    known = f", {render.pluralize(report.kept, 'chunk')} already done" if report.kept else ""
     stored = f"{render.pluralize(report.documents, 'document')}, {render.pluralize(report.chunks, 'chunk')}"
     if dry_run:
         change = f"from {report.embedder_before} to {report.embedder}"
