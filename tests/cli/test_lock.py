@@ -313,9 +313,8 @@ def test_a_feed_that_moved_a_locked_version_is_refused_with_both(
     old = archive_of(workplace, "1.0.0")
     forget(workplace, server)
     move_version(workplace, server, "1.0.0")
-    assert drifts(workplace.pair("install", "--locked", "--json")) == [
-        f"default: archive SHA-256 of handbook 1.0.0 in the feed: locked {old}, found {archive_of(workplace, '1.0.0')}"
-    ]
+    what, new = "archive SHA-256 of handbook 1.0.0 in the release index", archive_of(workplace, "1.0.0")
+    assert drifts(workplace.pair("install", "--locked", "--json")) == [f"default: {what}: locked {old}, found {new}"]
     assert not workplace.target.exists()
     assert server.requests("/kbs/handbook-1.0.0.zip") == []
 
@@ -329,7 +328,7 @@ def test_a_locked_version_that_the_feed_has_no_more_is_refused(
     server.pages["/kbs/releases.json"] = Page(json.dumps(value).encode())
     forget(workplace, server)
     assert drifts(workplace.pair("install", "--locked", "--json")) == [
-        "default: version of handbook in the feed: locked 1.0.0, found 1.1.0"
+        "default: version of handbook in the release index: locked 1.0.0, found 1.1.0"
     ]
 
 
@@ -344,7 +343,7 @@ def test_a_kb_that_the_feed_has_no_more_is_refused(workplace: Workplace, server:
     server.pages["/kbs/releases.json"] = Page(json.dumps(value).encode())
     forget(workplace, server)
     assert drifts(workplace.pair("install", "--locked", "--json")) == [
-        "default: version of handbook in the feed: locked 1.0.0, found none"
+        "default: version of handbook in the release index: locked 1.0.0, found none"
     ]
 
 

@@ -193,7 +193,7 @@ def test_a_damaged_manifest_is_refused_when_it_is_read(content: bytes) -> None:
 def test_a_manifest_that_cannot_be_read_says_so() -> None:
     with pytest.raises(DataError) as caught:
         from_bytes(b"{}", "key")
-    assert caught.value.explanation == "It is not a manifest that can be read."
+    assert caught.value.explanation == "It is not a readable manifest."
 
 
 def test_a_list_that_unpacks_to_more_than_memory_holds_is_not_unpacked() -> None:

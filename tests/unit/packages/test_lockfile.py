@@ -56,7 +56,7 @@ def refusal_of(path: Path) -> str:
         (b"\xff\xfe", "damaged"),
         (b"version = ", "damaged"),
         (b"", "version"),
-        (b"version = 2", "another version of pair: it has version 2"),
+        (b"version = 2", "a different version of pair wrote it: it has version 2"),
         (b"version = true", "version True"),
         (b"version = 1\nkb = [7]", "damaged"),
         (b"version = 1\na = " + b"[" * 10_000, "damaged"),

@@ -152,9 +152,9 @@ def with_secret(keys: Keys, start: int, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("start", "value", "reason"),
     [
-        pytest.param(0, b"Xx", "another kind", id="algorithm"),
-        pytest.param(2, b"Ar", "another kind", id="kdf"),
-        pytest.param(4, b"SH", "another kind", id="checksum"),
+        pytest.param(0, b"Xx", "unsupported kind", id="algorithm"),
+        pytest.param(2, b"Ar", "unsupported kind", id="kdf"),
+        pytest.param(4, b"SH", "unsupported kind", id="checksum"),
         pytest.param(38, b"\xff" * 8, "too much time or memory", id="endless"),
         pytest.param(46, b"\xff" * 8, "too much time or memory", id="huge"),
         pytest.param(38, bytes(16), "password is wrong", id="cheap"),
