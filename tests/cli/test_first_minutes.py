@@ -40,6 +40,14 @@ def test_the_help_groups_the_commands_and_cuts_no_summary(workplace: Workplace) 
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_the_version_is_printed_with_any_shared_option(workplace: Workplace) -> None:
+    text = workplace.pair("--version").succeeds().stdout
+    assert workplace.pair("--log-level", "debug", "-V").succeeds().stdout == text
+    for arguments in (["--json", "--version"], ["--version", "--json"]):
+        assert workplace.pair(*arguments).succeeds().json == {"version": text.split()[1]}
+    workplace.pair("--json").fails(1, "E402")
+
+
 def test_the_help_loads_no_command(workplace: Workplace) -> None:
     code = (
         "import sys; from pair.app.cli.entry import main; main(['--help'])\n"

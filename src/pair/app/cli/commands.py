@@ -139,7 +139,7 @@ def build(words: Iterable[str] | None = None) -> Any:
     """
     named = None if words is None else {*words}
     root_group = _make_group("A knowledge base that installs like a package.", cls=CommandGroup)
-    root_group.callback()(context.start)
+    root_group.callback(invoke_without_command=True)(context.start)
     groups = {"": root_group}
     for path, (function, summary) in _LISTED.items():
         parent, _, name = path.rpartition(" ")

@@ -118,8 +118,10 @@ def start(
     version: Annotated[bool, Option("--version", "-V", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        render.print_result(f"pair {__version__}")
+        render.print_json({"version": __version__}) if as_json else render.print_result(f"pair {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise errors.command_line_invalid("Cannot run pair: missing command.", hints=["pair --help"])
     context.meta.update(config=config, log_level=log_level, as_json=as_json)
 
 
