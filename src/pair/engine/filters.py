@@ -391,7 +391,7 @@ def _check_counts(conditions: int, values: int) -> None:
         (values, MAX_VALUES, "values", "the values of all conditions count together"),
     ):
         if count > most:
-            raise errors.filter_invalid(f"it has {count:,} {things}, and at most {most:,} are allowed", hint)
+            raise errors.filter_invalid(f"with {count:,} {things}: at most {most:,} are allowed", hint)
 
 
 def _filter_error(value: Any, reason: str) -> errors.UsageError:
