@@ -171,6 +171,11 @@ def test_what_makes_no_sense_is_refused(project: Workplace, options: list[str], 
     assert f"Code: {code}" in done.stderr
 
 
+def test_a_name_that_cannot_be_printed_is_refused_as_such(project: Workplace):
+    done = project.pair("mcp", "--install", "claude", "--name", "\x1b[31m", "--json").exits(1).json
+    assert done["error"]["message"] == "Cannot use this --name: it has characters that cannot be printed."
+
+
 @pytest.mark.parametrize("assistant", get_args(Assistant))
 def test_every_assistant_has_an_entry_that_starts_the_server_and_can_be_removed(
     assistant: str, project: Workplace, tmp_path: Path

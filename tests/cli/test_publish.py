@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import signal
 import time
@@ -209,3 +210,39 @@ def test_a_publication_killed_at_any_moment_leaves_the_old_feed_and_the_next_run
             assert hashlib.sha256((dist / release["file"]).read_bytes()).hexdigest() == release["sha256"]
         assert [path.name for path in dist.glob(".*")] == []
     assert killed
+
+
+FOREIGN = ["index.html", "site.json", "documents.html"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_site_replaces_no_file_of_another_program(workplace: Workplace, name: str) -> None:
+    folder_of(workplace)
+    site = write_files(workplace.folder / "dist" / "site" / "handbook", {name: "mine", "data/notes.txt": "mine too"})
+    workplace.pair("publish", "dist", "handbook", "--version", "1.0.0", "--site", "--json").fails(3, "E026")
+    assert read_files(site) == {name: b"mine", "data/notes.txt": b"mine too"}
+    assert os.listdir(workplace.folder / "dist") == ["site"]  # and nothing is published
+
+
+def test_a_site_behind_a_link_is_refused_before_anything_is_published(workplace: Workplace) -> None:
+    folder_of(workplace)
+    outside = write_files(workplace.folder / "outside", {"a.txt": "a"})
+    write_files(workplace.folder / "dist", {})
+    (workplace.folder / "dist").mkdir(exist_ok=True)
+    (workplace.folder / "dist" / "site").symlink_to(outside)
+    workplace.pair("publish", "dist", "handbook", "--version", "1.0.0", "--site", "--json").fails(3, "E025")
+    assert os.listdir(workplace.folder / "dist") == ["site"]
+    assert os.listdir(outside) == ["a.txt"]
+
+
+def test_a_site_is_finished_after_an_interruption_and_replaces_its_own_files(workplace: Workplace) -> None:
+    folder_of(workplace)
+    arguments = ("publish", "dist", "handbook", "--site", "--version")
+    site = workplace.folder / "dist" / "site" / "handbook"
+    for version, unfinished in (("1.0.0", ["site.json"]), ("1.1.0", ["site.json", "documents.html"]), ("1.2.0", [])):
+        workplace.pair(*arguments, version).succeeds()
+        whole = read_files(site)
+        for name in unfinished:
+            (site / name).unlink()
+        workplace.pair(*arguments, version).succeeds()
+        assert read_files(site).keys() == whole.keys()

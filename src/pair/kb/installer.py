@@ -420,13 +420,15 @@ def publish(
         if with_site and manifest.index is None:
             raise errors.no_kb_at(str(source), "the package has no index, which a site needs")
         key = _read_key(installer.settings, packaging) if with_site and packaging.key is not None else None
+        if with_site:
+            from pair.kb.site import publish_site, refuse_foreign_site  # noqa: PLC0415 - loads the engine
+
+            refuse_foreign_site(manifest, Path(destination))
         release = dataclasses.replace(
             release_index.publish(package, manifest, target, installer.clock), skipped=skipped
         )
         if not with_site:
             return release
-        from pair.kb.site import publish_site  # noqa: PLC0415 - loads the engine
-
         site = publish_site(package, manifest, Path(destination), key, installer.settings)
         return dataclasses.replace(release, site=site)
 

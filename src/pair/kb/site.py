@@ -4,6 +4,7 @@ Invariants
     Data files are named by their content and written before the manifest names them.
     The files of the replaced version stay, so that open pages keep working; those of the one before are removed.
     The page needs no server: every address in it is relative.
+    Files that another program made are not replaced: a folder without a site may hold only files of other names.
 """
 
 import functools
@@ -24,7 +25,26 @@ from pair.settings import Settings
 MANIFEST_NAME = "site.json"
 _PAGE = Path(__file__).parent / "site_page"
 _DATA = "data"
+_FIRST_LIST = "documents.html"
 _LISTED_ON_PAGE = 1000
+
+
+def refuse_foreign_site(label: PackageManifest, destination: Path) -> None:
+    """Raise E025 or E026 if the site cannot be written without a link or a file that pair did not make."""
+    folder = destination / "site" / label.name
+    with files.storage_errors():
+        try:
+            existing = {*files.list_folder(folder)}
+        except FileNotFoundError:
+            return
+        if _read_manifest(folder / MANIFEST_NAME):
+            return
+        pages = _fill_pages(label)
+        made = {name for name in existing & pages.keys() if files.read_file(folder / name) == pages[name]}
+        was_interrupted = made == pages.keys()
+        names = {*pages, MANIFEST_NAME} if was_interrupted else {*pages, MANIFEST_NAME, _FIRST_LIST}
+        for name in sorted(existing & names - made):
+            raise files.foreign_file(folder / name)
 
 
 def publish_site(
@@ -47,11 +67,8 @@ def publish_site(
         before = _read_manifest(folder / MANIFEST_NAME)
         replaced = _list_data(before) if before.get("start") != about["start"] else before.get("previous", [])
         about["previous"] = sorted({*replaced} - {*_list_data(about)})
-        for path in sorted(_PAGE.iterdir()):
-            text = path.read_text(encoding="utf-8")
-            if path.name in {"index.html", "app.webmanifest"}:
-                text = _fill(text, about, is_json=path.suffix == ".webmanifest")
-            files.write_atomically(folder / path.name, text.encode())
+        for name, page in _fill_pages(label).items():
+            files.write_atomically(folder / name, page)
         for name, text in _list_documents(label.name, data.documents):
             files.write_atomically(folder / name, text.encode())
         _write_manifest(folder, about, key)
@@ -70,9 +87,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of the version that is replaced; empty if there is none that can be read."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return value if isinstance(value, dict) and _list_data(value) else {}
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _list_data(about: dict[str, Any]) -> list[str]:
@@ -94,18 +111,23 @@ def _write_manifest(folder: Path, about: dict[str, Any], key: SecretKey | None) 
     files.write_together((signature, signed), (path, content))
 
 
-def _fill(text: str, about: dict[str, Any], *, is_json: bool) -> str:
-    """Replace the places for name and description in a file of the page."""
-    for name in ("name", "description"):
-        value = str(about[name])
-        text = text.replace(f"[[{name}]]", json.dumps(value)[1:-1] if is_json else html.escape(value))
-    return text
+def _fill_pages(label: PackageManifest) -> dict[str, bytes]:
+    """Return the files of the page by name, with the name and the description of the package in their places."""
+    pages = {}
+    for path in sorted(_PAGE.iterdir()):
+        text = path.read_text(encoding="utf-8")
+        if path.name in {"index.html", "app.webmanifest"}:
+            for name, value in (("name", label.name), ("description", label.description)):
+                filled = json.dumps(value)[1:-1] if path.suffix == ".webmanifest" else html.escape(value)
+                text = text.replace(f"[[{name}]]", filled)
+        pages[path.name] = text.encode()
+    return pages
 
 
 def _list_documents(name: str, documents: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
     """Yield pages with a plain list of the documents, for readers without JavaScript."""
     pages = max(1, -(-len(documents) // _LISTED_ON_PAGE))
-    names = ["documents.html", *(f"documents-{number}.html" for number in range(2, pages + 1))]
+    names = [_FIRST_LIST, *(f"documents-{number}.html" for number in range(2, pages + 1))]
     for number, page in enumerate(names):
         own = documents[number * _LISTED_ON_PAGE : (number + 1) * _LISTED_ON_PAGE]
         items = "\n".join(map(_format_document, own))

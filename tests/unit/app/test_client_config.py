@@ -78,6 +78,23 @@ def test_a_link_stays_a_link(tmp_path: Path):
     assert "mcpServers" in json.loads((tmp_path / "shared.json").read_text())
 
 
+@pytest.mark.parametrize("link", [".cursor", ".cursor/mcp.json"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_that_leads_out_of_the_project_is_not_followed(link: str, exists: bool, tmp_path: Path):
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    (project / link).parent.mkdir(parents=True)
+    (project / link).symlink_to(outside)
+    if exists and link.endswith(".json"):
+        outside.write_text("{}")
+    elif exists:
+        outside.mkdir()
+    with pytest.raises(errors.StorageError) as caught:
+        plan("cursor", project, ENTRY)
+    assert caught.value.code == "E025"
+    assert not outside.is_dir() or os.listdir(outside) == []
+    assert not outside.is_file() or outside.read_text() == "{}"
+
+
 @pytest.mark.parametrize(
     "given",
     [

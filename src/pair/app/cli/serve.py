@@ -128,7 +128,9 @@ def _check_mcp_options(
         raise errors.command_line_invalid(
             "Cannot use --dry-run without --install.", hints=["pair mcp --install claude --dry-run"]
         )
-    if name and (not chosen or not name.isprintable()):
+    if not name.isprintable():
+        raise errors.command_line_invalid("Cannot use this --name: it has characters that cannot be printed.")
+    if name and not chosen:
         raise errors.command_line_invalid(
             "Cannot use --name without --install, --remove or --print.", hints=["pair mcp --install claude --name docs"]
         )

@@ -3,6 +3,7 @@
 Invariants
     All other entries, all comments and the line endings stay unchanged. A file that cannot be parsed, or is read-only,
     is not changed. Commands that change one file at the same time lose nothing.
+    No link leads out of the project. A file of the user may be a link, as programs that manage such files make it.
 """
 
 import codecs
@@ -101,9 +102,12 @@ def name_for(client: Client, project: Path) -> str:
 
 
 def plan(client: Client, project: Path, entry: Entry | None, name: str = "") -> ConfigChange:
-    """Return the file with the entry added, or removed for None. Raises E010, and E401 if the file cannot be parsed."""
+    """Return the file with the entry added, or removed for None. Raises E010, E025, and E401 if it cannot be parsed."""
     place, name = _PLACES[client], name or name_for(client, project)
-    path = ((Path.home() if place.is_shared else project) / place.path).resolve()
+    named = (Path.home() if place.is_shared else project) / place.path
+    path = named.resolve()
+    if not place.is_shared and not path.is_relative_to(project.resolve()):
+        raise errors.link_refused(str(named))
     with files.storage_errors():
         content = path.read_bytes() if path.exists() else b""
         if path.exists() and not path.stat().st_mode & 0o222:
