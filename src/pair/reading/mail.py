@@ -43,7 +43,7 @@ def read_mailbox(content: bytes) -> Reading:
 
 def _parse(content: bytes) -> EmailMessage:
     message = email.message_from_bytes(content, policy=email.policy.default)
-    if not any(message.get(name) is not None for name in ("from", "date", "subject", "received", "message-id")):
+    if not any(name in message for name in ("from", "date", "subject", "received", "message-id")):
         raise UnreadableDocument("is damaged, or not an e-mail")
     return message
 

@@ -117,6 +117,7 @@ def test_a_mailbox_has_a_section_for_each_message() -> None:
     [
         b"Subject: =?bad?Q?x?=\nDate: never\nContent-Type: text/plain; charset=nonsense\n\nwords",
         b"Subject: a\nContent-Type: multipart/mixed; boundary=x\n\n--x\n\nwords\n",
+        b"From: a@[\nSubject: a\n\nwords",
         b"From: @@,<,\nContent-Transfer-Encoding: base64\n\n!!!words",
     ],
 )
