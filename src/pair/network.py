@@ -109,6 +109,15 @@ def _parse_date(text: str) -> datetime.datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
+def has_host(url: str) -> bool:
+    """Return whether this is an address of the web that names a host and a possible port."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def read_host(url: str, default: str) -> str:
     """Return the host and port of a URL, without credentials; `default` for any other text."""
     try:

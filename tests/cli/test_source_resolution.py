@@ -91,6 +91,13 @@ def test_a_feed_without_a_release_is_a_download_error(workplace: Workplace, serv
     workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url("")).fails(2, "E005")
 
 
+def test_an_address_of_a_release_that_is_not_valid_is_a_download_error(workplace: Workplace, server: Server) -> None:
+    release = add_release(server, zip_of(SMALL_KB), browser_download_url="https://[")
+    workplace.pair("install", "--json", **release).fails(2, "E005")
+    feed = {"PAIR__SOURCES__GITHUB_API_URL": "https://[", "PAIR__SOURCES__RETRIES": "0"}
+    workplace.pair("install", "--json", **feed).fails(2, "E005")
+
+
 def test_when_the_feed_is_unavailable_the_cached_release_is_installed_and_reported(
     workplace: Workplace, server: Server
 ) -> None:

@@ -133,17 +133,18 @@ def test_a_token_with_too_little_says_which_scope_is_missing(named: Served, auth
     assert "www-authenticate" not in wrong_origin.headers
 
 
+@pytest.mark.parametrize("audience", ["pair", "https://["])
 def test_an_audience_that_is_not_an_address_leaves_the_address_of_the_request(
-    tmp_path: Path, authority: AuthorizationServer
+    audience: str, tmp_path: Path, authority: AuthorizationServer
 ):
-    with Served(tmp_path / "project", **settings(authority.issuer, "pair")) as server:
+    with Served(tmp_path / "project", **settings(authority.issuer, audience)) as server:
         for suffix in ("", "/mcp"):
             assert server.get(WELL_KNOWN + suffix).json()["resource"] == server.url + suffix
         assert error_of(server.get(f"{WELL_KNOWN}/elsewhere")) == (404, "E604")
-        odd = server.get(WELL_KNOWN, headers={"host": 'a"b'})
-        assert error_of(odd) == (404, "E604")
-        refused = server.post("/mcp", {}, headers={"host": 'a"b'})
-        assert refused.headers["www-authenticate"] == 'Bearer realm="pair"'
+        for host in ('a"b', "["):
+            assert error_of(server.get(WELL_KNOWN, headers={"host": host})) == (404, "E604")
+            refused = server.post("/mcp", {}, headers={"host": host})
+            assert refused.headers["www-authenticate"] == 'Bearer realm="pair"'
 
 
 def test_without_tokens_there_is_no_metadata(plain: Served, keyed: Keyed):

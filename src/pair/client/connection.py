@@ -16,7 +16,7 @@ import httpx2
 from pair import __version__, errors, network
 from pair.clock import SystemClock
 from pair.librarians.contract import ErrorCode
-from pair.network import RetryPolicy, describe_fault, parse_retry_after
+from pair.network import RetryPolicy, describe_fault, has_host, parse_retry_after
 
 _FIRST_PAUSE_SECONDS = 0.2
 _TEMPORARY = frozenset({409, 429, 502, 503, 504})
@@ -188,13 +188,9 @@ def _parse_error(body: bytes) -> Json | None:
 
 def _check_address(url: str) -> str:
     """Return the address without a trailing slash. Raises E401."""
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good:
+    if not has_host(url):
         raise errors.settings_invalid("connect", "the address must look like http://host:8080")
+    parts = urlsplit(url)
     if "@" in parts.netloc:
         raise errors.settings_invalid("connect", "credentials do not belong in the address: pass them as key=")
     if parts.query or parts.fragment:

@@ -167,7 +167,10 @@ def token_verifier(settings: Settings) -> "TokenVerifier":
     from pair.auth.tokens import TokenVerifier  # noqa: PLC0415 - loads cryptography
 
     address = settings.server.jwt_jwks
-    url = urlsplit(address)
+    try:
+        url = urlsplit(address)
+    except ValueError as fault:
+        raise errors.settings_invalid("server.jwt_jwks", f"the address is not valid: {fault}") from fault
     if url.netloc and url.scheme != "https" and not is_loopback(url.hostname or ""):
         raise errors.settings_invalid("server.jwt_jwks", "the address must use https, or be on this machine")
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import msgspec
 
 from pair import errors
-from pair.network import RequestFault
+from pair.network import RequestFault, has_host
 from pair.packages import rules
 from pair.values import KbSource
 
@@ -73,12 +73,7 @@ def _choose_named(source: str, folder: Path) -> tuple[KbSource, str]:
     if rules.is_git(source):
         return KbSource("git", source, requires_download=True), "--source is a git repository"
     if rules.is_url(source):
-        try:
-            parts = urlsplit(source)
-            has_host = bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            has_host = False
-        if not has_host:
+        if not has_host(source):
             raise errors.source_format_unknown(source, suggestion="The URL names no host.")
         return KbSource("url", source, requires_download=True), "--source is a URL"
     if rules.is_in_bucket(source):
@@ -226,6 +221,8 @@ def latest_release(web: "HttpClient", settings: rules.SourcesSettings) -> KbSour
     if not named and len(archives) != 1:
         raise errors.download_failed(address, f"release {release.tag_name} has no asset {settings.release_asset}")
     asset = (named or archives)[0]
+    if not has_host(asset.browser_download_url):
+        raise errors.download_failed(address, f"release {release.tag_name} has an asset without a valid address")
     kind, _, digest = (asset.digest or "").partition(":")
     source = KbSource(
         "github-release",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from pair.network import has_host
 from pair.values import LONGEST_WAIT_SECONDS, is_kb_id
 
 Kind = Literal["path", "links", "url", "feed", "bucket", "command"]
@@ -68,8 +69,8 @@ class CollectionSettings:
         for key, kinds in _ONLY_FOR.items():
             if given[0] not in kinds and getattr(self, key) != defaults[key].default:
                 raise ValueError(f"{key} is only for a collection with {' or '.join(kinds)}")
-        if self.kind in {"url", "feed"} and not self.address.startswith(("http://", "https://")):
-            raise ValueError(f"{self.kind} begins with http:// or https://")
+        if self.kind in {"url", "feed"} and not has_host(self.address):
+            raise ValueError(f"{self.kind} begins with http:// or https:// and names a host")
         if not is_kb_id(self.kb):
             raise ValueError(f"kb is not the name of a knowledge base: {self.kb[:100]!r}")
         if not all(text.strip(" \t!/") and not text.startswith("#") for text in self.include):

@@ -19,6 +19,7 @@ from pair.network import (
     RetryPolicy,
     describe_fault,
     describe_request_fault,
+    has_host,
     parse_retry_after,
     read_host,
 )
@@ -144,7 +145,7 @@ class HttpClient:
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
-    parts = urlsplit(url)
+    parts = urlsplit(url if has_host(url) else "")
     return parts.scheme, parts.hostname or "", parts.port
 
 

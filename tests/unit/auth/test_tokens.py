@@ -108,8 +108,9 @@ def test_keys_come_from_an_address(server: Server):
     assert away is not None
     with pytest.raises(errors.StorageError):
         away(issuer.token("one"))
-    with pytest.raises(errors.UsageError, match="https"):
-        verifier(Settings(server=dataclasses.replace(POLICY, jwt_jwks="http://issuer.example/jwks")))
+    for address in ("http://issuer.example/jwks", "https://["):
+        with pytest.raises(errors.UsageError, match=r"server\.jwt_jwks"):
+            verifier(Settings(server=dataclasses.replace(POLICY, jwt_jwks=address)))
 
 
 def test_an_empty_list_of_keys_is_not_read_again_for_every_token():

@@ -132,6 +132,8 @@ def test_an_edit_keeps_trust_and_gives_none() -> None:
         ("docs: {pth: a}", "Did you mean path?"),
         ("docs: {path: [a]}", "valid string"),
         ("docs: {url: ftp://a/}", "http://"),
+        ("docs: {url: 'https://'}", "names a host"),
+        ("docs: {feed: 'https://[::1'}", "names a host"),
         ("docs: {url: 'https://a/', include: [x]}", "include is only for"),
         ("docs: {bucket: 'file:///a'}", "s3://bucket/prefix"),
         ("docs: {path: a, kb: '../x'}", "kb is not the name"),

@@ -12,6 +12,7 @@ from pair.app.http.context import Anyone, HttpRequest
 from pair.app.http.responses import answer
 from pair.app.http.schemas import PathId
 from pair.auth.rules import SCOPES, covers
+from pair.network import has_host
 
 router = APIRouter(include_in_schema=False)
 
@@ -36,7 +37,8 @@ async def describe_route(request: Anyone, id: PathId) -> Response:
 def _describe_resource(request: HttpRequest, path: str) -> Response:
     """Return the metadata of a protected resource. Raises E604 if the server accepts no tokens of an OAuth server."""
     resource = _find_resource(request, path)
-    audience = urlsplit(request.context.settings.jwt_audience)
+    named = request.context.settings.jwt_audience
+    audience = urlsplit(named if has_host(named) else "")
     if not resource or path not in {"", _MCP_PATH, audience.path if audience.netloc else ""}:
         raise errors.no_such_route(request.scope["path"])
     value: dict[str, Any] = {
@@ -55,15 +57,12 @@ def _find_resource(request: HttpRequest, path: str) -> str:
     An audience that is a URL is the identifier. Otherwise the identifier is the address that the client used.
     """
     settings, host = request.context.settings, request.header(b"host")
-    if settings.auth != "jwt" or not _is_url(settings.jwt_issuer):
+    if settings.auth != "jwt" or not has_host(settings.jwt_issuer):
         return ""
-    if _is_url(settings.jwt_audience):
+    if has_host(settings.jwt_audience):
         return settings.jwt_audience
-    return f"{request.scope['scheme']}://{host}{path}" if _HOST.fullmatch(host) else ""
-
-
-def _is_url(text: str) -> bool:
-    return text.startswith(("https://", "http://"))
+    used = f"{request.scope['scheme']}://{host}{path}"
+    return used if _HOST.fullmatch(host) and has_host(used) else ""
 
 
 def make_challenge(request: HttpRequest, status: int) -> str:
