@@ -7,10 +7,10 @@ question has a pattern that a right answer matches; those without a pattern cann
 the quoted answer, or the first block where only passages are shown. 200 lines of gibberish and greetings are asked
 besides.
 
-Rules and coefficients were made with the questions of `questions.jsonl`; other files are held out. `--fit` prints the
-coefficients that `confidence.py` has, from `questions.jsonl` and two thirds of the judged sets of FOLDER, each a folder
-as `pair eval` takes it. It also reports what the questions get from coefficients fitted without their package of
-documentation. Without `--fit`, `--sets` reports how often the first source of an answer was judged relevant, and how
+Rules and coefficients were made with the questions of `questions.jsonl` and `held_out_questions.jsonl`; other files are
+held out. `--fit` asks both and prints the coefficients that `confidence.py` has, from them and two thirds of the judged
+sets of FOLDER, each a folder as `pair eval` takes it. It also reports what the questions get from coefficients fitted
+without their package of documentation. Without `--fit`, `--sets` reports how often the first source of an answer was judged relevant, and how
 questions of other sets are refused.
 """
 
@@ -41,6 +41,7 @@ from pair.librarians.kb_librarian import KbLibrarian
 from pair.settings import Settings
 
 QUESTIONS = Path(__file__).parent / "questions.jsonl"
+MORE_QUESTIONS = Path(__file__).parent / "held_out_questions.jsonl"
 FOREIGN = 40
 """Questions from each other judged set."""
 BANDS = (0.0, 0.15, 0.3, 0.5, 0.65, 0.8, 1.01)
@@ -54,7 +55,7 @@ tell me a joke|what is in this knowledge base?|hello! who are you and what can y
 GREETINGS = re.split(r"[|\n]", _GREETINGS)
 SYLLABLES = ("ka", "lo", "mi", "zu", "ter", "vop", "rin", "sha", "dun", "bek", "ool", "ish", "gra", "fen")
 FOLDS = ("python", "postgresql", "git", "man")
-PENALTY = 1.0
+PENALTY = 3.0
 JUDGED_SHARE = 0.5
 """What all judged sets together weigh in the fit, beside the questions about documentation."""
 
@@ -323,14 +324,16 @@ def main() -> int:
     parser.add_argument("--fit", action="store_true", help="print coefficients")
     parser.add_argument("--verbose", action="store_true", help="print every answer")
     given: Any = parser.parse_args()
-    questions = read_questions(QUESTIONS if given.fit else given.questions)
+    questions = read_questions(given.questions)
+    if given.fit:
+        questions = read_questions(QUESTIONS) + read_questions(MORE_QUESTIONS)
     with open_documentation(given.cache) as kb:
         asked = ask_all(kb, [(each["question"], each["kind"], match_pattern(each.get("right"))) for each in questions])
         gibberish = ask_all(kb, [(line, "gibberish", match_pattern(None)) for line in make_gibberish()])
     for each in asked if given.verbose else ():
         verdict = "right" if each.is_right else "wrong"
         print(f"\n{each.question}\n{each.outcome} {each.confidence} {verdict}\n{each.answer}")
-    report(given.questions.stem, asked)
+    report("all questions" if given.fit else given.questions.stem, asked)
     counts = Counter(each.outcome for each in gibberish)
     answered, shown = counts["answer"], counts["passages"]
     print(f"\nGibberish and greetings: {answered} answers and {shown} times passages in {len(gibberish)}")

@@ -19,16 +19,16 @@ _SURE_COVERAGE = 0.6
 _SURE_FORM = 0.5
 
 COEFFICIENTS: Mapping[str, float] = {
-    "constant": -6.11,
-    "around": 1.09,
-    "known": 1.91,
-    "meaning": 2.1,
-    "form": 0.67,
-    "answers": 1.0,
-    "lead": 0.86,
-    "agreement": 1.12,
-    "words": 2.26,
-    "brief": 0.74,
+    "constant": -5.17,
+    "around": 0.73,
+    "known": 1.85,
+    "meaning": 1.53,
+    "form": 0.33,
+    "answers": 0.3,
+    "lead": 0.91,
+    "agreement": 0.91,
+    "words": 2.06,
+    "brief": 0.54,
 }
 """The weight of each feature of the best block in the log-odds. Each feature is from 0 to 1.
 

@@ -46,6 +46,7 @@ _ASKS: Mapping[str, re.Pattern[str]] = {
         [
             r"\bhow (?:many|much|long|far|often|old|large|big|wide|deep|high|fast|small|short)\b",
             rf"\b(?:what|which)\b[^?]*?\b(?:{_ABOUT_COUNTS})\b",
+            r"\bwhat(?:'s| is) the (?:longest|largest|biggest|smallest|shortest|highest|lowest)\b",
             r"\b(?:wie viele?|combien|cu[aá]nt[oa]s?)\b",
         ]
     ),
@@ -66,7 +67,10 @@ _ASKS: Mapping[str, re.Pattern[str]] = {
 }
 """Patterns of the questions of each kind; the first that matches counts."""
 
+_TIMES = "(?:milli|micro)?(?:second|minute|hour|day|week|month|year)s?|times"
 _NUMBER_WORDS = "two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million"
+_COUNTED = rf"\A(?s:(?=.*(?:\d|\b(?:one|every|each|{_NUMBER_WORDS})\b)).*)"
+"""A statement with a number somewhere."""
 _OPTION = r"(?<![\w-])--?[A-Za-z]"
 _CALL = r"\w\([1-8]?\)"
 _FORMS: Mapping[str, re.Pattern[str]] = {
@@ -120,7 +124,7 @@ def _pairs(*patterns: tuple[str, str]) -> Sequence[tuple[re.Pattern[str], re.Pat
 _UNITS = _pairs(
     (
         r"\bhow (?:long|often|old)\b|\btimeout\b",
-        r"\d\s*(?:ms|s|min|h|d)\b|\b(?:milli|micro)?(?:second|minute|hour|day|week|month|year)(?:ly|s)?\b|\bdaily\b|\btimes\b",
+        rf"\d\s*(?:ms|s|min|h|d)\b|\b(?:daily|hourly|weekly|monthly|yearly)\b|{_COUNTED}\b(?:{_TIMES})\b",
     ),
     (
         r"\bhow (?:large|big|wide|much memory)\b|\bsize\b",

@@ -25,7 +25,8 @@ _FITTED = 48
 _MEASURED = 16
 """Maximum number of blocks to embed, because an embedder may be slow."""
 _MOST_PASSAGES = 3
-_NEARLY_AS_GOOD = 0.6
+_BEGINNING = 50
+_NEARLY_AS_GOOD = 1.0
 """Maximum score difference of a second block that is quoted with the first."""
 
 WEIGHTS: Mapping[str, float] = {
@@ -38,14 +39,17 @@ WEIGHTS: Mapping[str, float] = {
     "heading": 2.0,
     "answers": 2.3,
     "keyword": 2.0,
+    "vector": 1.0,
+    "known": 1.5,
     "row": 1.2,
     "thin": -2.0,
 }
 """The weight of each feature of a block. Features are from 0 to 1: the share of the content words that the statement
 and its term hold (text), the quoted text holds (quote), and only its headings and title hold (around); nearness in
 meaning; the form of an answer, counted again for questions that need that form (strict); the likeness of its heading to
-the question, and the same for what opens the text under it (answers); the score of its passage by words (keyword);
-whether it is a row of a table, or only points to other text (thin).
+the question, and the same for what opens the text under it (answers); the scores of its passage by words (keyword) and
+by meaning (vector); the share of the content words that its passage holds (known); whether it is a row of a table, or
+only points to other text (thin).
 """
 _CLEAR_LEAD = 3.0
 """The score difference between the best block and the blocks of other documents at which the lead is 1."""
@@ -63,6 +67,8 @@ class Quote:
     features: Mapping[str, float]
     context: str = field(repr=False)
     """The text with its title and heading, to embed."""
+    beginning: str = field(repr=False)
+    """How its own statement begins, without the context that it needs."""
 
     @property
     def worth(self) -> float:
@@ -110,12 +116,12 @@ class QuoteRanking:
         return {
             "coverage": best.features["quote"],
             "around": best.features["around"],
-            "known": question.count_known(self.terms[best.passage]),
+            "known": best.features["known"],
             "meaning": best.features["meaning"],
             "form": best.features["form"],
             "answers": best.features["answers"],
             "lead": max(0.0, min(lead, 1.0)),
-            "agreement": min(best.features["keyword"], read_score(hit, "vector")),
+            "agreement": min(best.features["keyword"], best.features["vector"]),
             "words": words,
             "brief": float(question.kind != "how-to"),
         }
@@ -128,8 +134,8 @@ def read_score(hit: Hit, name: str) -> float:
 
 
 def _adds(quote: Quote, best: Quote) -> bool:
-    """Return whether a block adds something to the best one."""
-    return quote.text not in best.text and best.text not in quote.text
+    """Return whether a block adds something to the best one: neither holds the statement of the other."""
+    return quote.beginning not in best.text and best.beginning not in quote.text
 
 
 def rank_quotes(
@@ -154,13 +160,13 @@ def rank_quotes(
         )
         asked[language] = mend_slips(understand(query, weights, language), held)
     questions = [asked[reader.language] for *_, reader in texts]
-    chosen = _choose_quotable(questions, terms)
+    known = [question.count_known(held) for question, held in zip(questions, terms, strict=True)]
     steps = any(question.kind in {"how-to", "command"} for question in asked.values())
     weighers = {language: _Weigher(question) for language, question in asked.items()}
     covering = sorted(
         (
-            weighers[questions[index].language].weigh(block, index, passages[index])
-            for index in chosen
+            weighers[questions[index].language].weigh(block, index, passages[index], known[index])
+            for index in _choose_quotable(known)
             for block in _read_blocks(texts[index], questions[index], steps=steps)
         ),
         key=lambda pair: -pair[0].worth,
@@ -178,15 +184,13 @@ def rank_quotes(
 
 def _read_blocks(text: tuple[str, str, TermReader], question: AskedQuestion, *, steps: bool) -> list[QuotableBlock]:
     title, passage, reader = text
-    return reader.read_quotable(title, passage, question.terms, MOST_BLOCKS, steps=steps)
+    names = question.kind in {"name", "command"}
+    return reader.read_quotable(title, passage, question.terms, MOST_BLOCKS, steps=steps, names=names)
 
 
-def _choose_quotable(questions: Sequence[AskedQuestion], terms: Sequence[frozenset[str]]) -> list[int]:
+def _choose_quotable(known: Sequence[float]) -> list[int]:
     """Return the indexes of the passages to quote from, ascending: those with most words of the question."""
-    values = [
-        question.count_known(held) - _RANK_COST * rank
-        for rank, (question, held) in enumerate(zip(questions, terms, strict=True))
-    ]
+    values = [share - _RANK_COST * rank for rank, share in enumerate(known)]
     return sorted(sorted(range(len(values)), key=lambda index: -values[index])[:QUOTABLE])
 
 
@@ -198,8 +202,8 @@ class _Weigher:
         self._cover = functools.cache(question.coverage)
         self._liken = functools.cache(question.likeness)
 
-    def weigh(self, block: QuotableBlock, index: int, hit: Hit) -> tuple[Quote, QuotableBlock]:
-        """Return a block with the features that come from its words."""
+    def weigh(self, block: QuotableBlock, index: int, hit: Hit, known: float) -> tuple[Quote, QuotableBlock]:
+        """Return a block with the features that come from its words and its passage."""
         evidence, shown = block.evidence, block.shown_terms
         covered, heading = self._cover(shown), self._liken(block.heading_terms)
         features = {
@@ -209,10 +213,13 @@ class _Weigher:
             "heading": heading,
             "answers": heading * evidence.opening,
             "keyword": read_score(hit, "keyword"),
+            "vector": read_score(hit, "vector"),
+            "known": known,
             "row": float(evidence.kind == "row"),
         }
         name = evidence.headings[-1] if evidence.headings else ""
-        return Quote(index, block.shown, features, f"{hit.title or hit.document_id} / {name} / {block.shown}"), block
+        context = f"{hit.title or hit.document_id} / {name} / {block.shown}"
+        return Quote(index, block.shown, features, context, evidence.quote[:_BEGINNING]), block
 
     def add_form(self, quote: Quote, block: QuotableBlock) -> Quote:
         """Return a block with the features that come from its form."""

@@ -20,6 +20,8 @@ _MOST_LISTED, _MOST_STEPS = 900, 1500
 """Maximum length of a lead-in, a term, an item, code, a row; of a list with its lead-in; and of steps, in characters.
 """
 _TERM_WORDS = 8
+_LOWEST = 7
+"""The level of headings that have no marks."""
 _SYNOPSIS_MARKS = 4
 _BULLETS = frozenset("-*+")
 
@@ -32,6 +34,11 @@ _REFERS_BACK = re.compile(
 )
 _SENTENCE_END = re.compile(r"[.!?:;,\u3002\uff01\uff1f][\"'\u201d\u2019)\]*_`]*$")
 _BOLD = re.compile(r"\*\*[^*]+\*\*$|__[^_]+__$")
+_HANGING = re.compile(
+    r"[ \t]*+(?P<term>-\S[^\n]{0,100}?)[ \t]{2,}+(?=\S)"
+    r"|(?P<margin>[ \t]*+)(?P<above>\S[^\n]*+)\n(?:(?P=margin)[ \t]{2,}+\S[^\n]*+(?:\n|\Z))++\s*+\Z"
+)
+"""A term with its text behind it or indented below it, as in manual pages."""
 _ITEM_TERM = re.compile(r"[^\s:][^:\n]{0,118}[^\s:.!?]?:\s+(?=\S)")
 _FIRST_FENCE = re.compile(r"^[ \t]*```(?P<behind>[^\n]*(?:\n[^\n]*|$))", re.MULTILINE)
 _SAYS_NOTHING = re.compile(
@@ -165,11 +172,12 @@ class TermReader:
         return self._found[text]
 
     def read_quotable(
-        self, title: str, text: str, asked: frozenset[str], most: int, *, steps: bool
+        self, title: str, text: str, asked: frozenset[str], most: int, *, steps: bool, names: bool = False
     ) -> list[QuotableBlock]:
         """Return the first blocks of a passage, up to a maximum number, with their terms that are in `asked`.
 
-        `steps`: see `show_evidence`.
+        A block is shown with the heading above it if only the heading holds a word of the question. `names`: show it
+        also if the heading says something else. `steps`: see `show_evidence`.
         """
         title_terms = self.find(title) & asked
         self.find(text)
@@ -185,8 +193,11 @@ class TermReader:
             shown = show_evidence(evidence, number, steps=steps)
             around = title_terms.union(*(self.find(heading) & asked for heading in own.headings))
             heading_terms = self.find(own.headings[-1]) if own.headings else frozenset[str]()
-            statement = find_asked(f"{own.term} {own.text}")
-            blocks.append(QuotableBlock(own, shown, find_asked(shown), statement, around, heading_terms))
+            statement, shown_terms = find_asked(f"{own.term} {own.text}"), find_asked(shown)
+            heading = own.headings[-1] if own.headings else ""
+            if heading not in title and (names or not heading_terms & asked <= shown_terms) and heading not in shown:
+                shown = f"{heading}\n\n{shown}"
+            blocks.append(QuotableBlock(own, shown, shown_terms, statement, around, heading_terms))
         return blocks
 
 
@@ -267,7 +278,7 @@ class _EvidenceReader:
             self._lead = self._before = ""
         elif block.kind == "paragraph":
             self._leave_item(block.start)
-            yield from self._read_paragraph(block)
+            yield from self._read_paragraph(self._read_hanging(block))
             self._has_definition, self._is_opening = True, False
             if not self._is_bold:
                 self._terms = []
@@ -280,6 +291,22 @@ class _EvidenceReader:
         self._headings.append((block.level, title))
         self._terms, self._lead, self._before, self._table_head = [], "", "", ""
         self._has_definition = self._is_opening = True
+
+    def _read_hanging(self, block: TextBlock) -> TextBlock:
+        """Take the term or the heading of indented text from the start of a paragraph, and return the text."""
+        line = self._passage.rfind("\n", 0, block.start) + 1
+        hanging = _HANGING.match(self._passage[line : block.end])
+        if hanging is None:
+            return block
+        term = (hanging["term"] or hanging["above"]).strip()
+        if len(term.split()) > _TERM_WORDS or _SENTENCE_END.search(term):
+            return block
+        end = line + (hanging.end("above") if hanging["above"] else hanging.end())
+        if hanging["above"] and not hanging["margin"] and term.isupper():
+            self._read_heading(block._replace(end=end, level=_LOWEST))
+        else:
+            self._terms, self._term_column, self._is_bold, self._behind_term = [term], -1, False, 0
+        return block._replace(start=end)
 
     def _read_row(self, block: TextBlock) -> Evidence:
         row = self._passage[block.start : block.end].strip()

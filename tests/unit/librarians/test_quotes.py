@@ -53,7 +53,8 @@ def test_a_section_whose_heading_asks_the_question_answers_with_its_first_senten
         "## Why are keys immutable?\n\nThe table finds a key by its hash. A new value would change the hash.\n\n"
         "Tuples are immutable, and keys of a table may be tuples."
     )
-    assert best("Why must keys be immutable?", make_hit("Design", text)).startswith("The table finds a key")
+    quoted = best("Why must keys be immutable?", make_hit("Design", text))
+    assert quoted.startswith("Why are keys immutable?\n\nThe table finds a key")
 
 
 def test_a_passage_is_shown_with_two_blocks_where_they_are_nearly_as_good() -> None:
@@ -70,6 +71,40 @@ def test_two_blocks_are_quoted_where_they_are_nearly_as_good() -> None:
     other = make_hit("Coffee", "The machine is cleaned on Fridays.", "c")
     answer = rank("when is lunch served in the canteen?", first, second, other).choose_answer()
     assert {quote.passage for quote in answer} == {0, 1}
+
+
+def test_a_block_is_quoted_with_the_name_above_it_if_a_name_is_asked_for() -> None:
+    text = "# Hooks\n\n## after-copy\n\nThis hook runs when a copy is complete.\n\n## before-copy\n\nThis is not used."
+    assert best("Which hook runs when a copy is complete?", make_hit("Hooks", text)) == (
+        "after-copy\n\nThis hook runs when a copy is complete."
+    )
+    assert best("Does a hook run when a copy is complete?", make_hit("Hooks", text)).startswith("This hook runs")
+
+
+def test_a_block_is_quoted_with_the_heading_that_alone_holds_a_word_of_the_question() -> None:
+    hit = make_hit(
+        "Statistics", "# Statistics\n\n## mean(data)\n\nNew in version 3.4.\n\n## mode(data)\n\nNew in version 3.8."
+    )
+    assert best("When was mode added?", hit) == "mode(data)\n\nNew in version 3.8."
+
+
+def test_the_title_of_the_document_is_not_repeated_above_a_block() -> None:
+    hit = make_hit("Snapshots of Quill", "# Snapshots of Quill\n\nThey are kept for two weeks.")
+    assert best("How long are snapshots kept?", hit) == "They are kept for two weeks."
+
+
+def test_a_second_block_that_only_continues_the_first_is_not_quoted() -> None:
+    text = "The cache of the server holds ten pages. The cache of the server is cleared on Monday.\n\nCats sleep."
+    ranking = rank("what does the cache of the server hold?", make_hit("", text))
+    assert [quote.text for quote in ranking.choose_answer()] == [text.removesuffix("\n\nCats sleep.")]
+
+
+def test_the_passage_about_the_whole_question_wins_over_a_block_with_as_many_of_its_words() -> None:
+    about = make_hit("", "The retention of logs has limits.\n\nThe period is 14 days by default for everyone.", "a")
+    other = make_hit("", "The fold period is 80 days by default for everyone.", "b")
+    assert best("What is the default period of the retention of logs?", other, about) == (
+        "The period is 14 days by default for everyone."
+    )
 
 
 def test_there_are_never_more_than_three_passages() -> None:

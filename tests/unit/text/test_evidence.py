@@ -1,5 +1,7 @@
 """A passage as blocks that can be quoted."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +119,34 @@ def test_an_item_with_a_term_is_a_definition() -> None:
 def test_a_long_definition_is_its_sentences_with_the_term() -> None:
     passage = f"- work_mem: {'The memory of a sort is limited. ' * 20}Servers often use 64 MB."
     assert shown(passage, "Servers") == "work_mem\n\nServers often use 64 MB."
+
+
+def test_indented_text_is_quoted_with_the_option_above_it_or_before_it() -> None:
+    passage = (
+        "DESCRIPTION\n       Overwrite a file.\n\n       -n, --iterations=N\n              overwrite  N times instead of 3\n"
+        "\n       -u     remove the file after it\n\n       Other text that has\n       no indented lines."
+    )
+    assert [(each.headings, each.term, each.text) for each in read(passage)] == [
+        (("DESCRIPTION",), "", "Overwrite a file."),
+        (("DESCRIPTION",), "-n, --iterations=N", "overwrite N times instead of 3"),
+        (("DESCRIPTION",), "-u", "remove the file after it"),
+        (("DESCRIPTION",), "", "Other text that has no indented lines."),
+    ]
+    assert shown(passage, "overwrite N") == "-n, --iterations=N\n\noverwrite N times instead of 3"
+
+
+def test_a_sentence_with_indented_lines_below_it_is_no_term() -> None:
+    assert texts("The first line is a sentence.\n    The second is indented.") == [
+        "The first line is a sentence.",
+        "The second is indented.",
+    ]
+
+
+def test_indented_text_with_wide_gaps_is_read_in_linear_time() -> None:
+    lines = "\n".join("    a" + "  b" * 200 for _ in range(40))
+    began_at = time.process_time()
+    read(f"name\n{lines}\nend")
+    assert time.process_time() - began_at < 2
 
 
 def test_a_passage_that_begins_inside_of_code_is_read_as_text_behind_it() -> None:
