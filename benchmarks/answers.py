@@ -10,8 +10,8 @@ besides.
 Rules and coefficients were made with the questions of `questions.jsonl` and `held_out_questions.jsonl`; other files are
 held out. `--fit` asks both and prints the coefficients that `confidence.py` has, from them and two thirds of the judged
 sets of FOLDER, each a folder as `pair eval` takes it. It also reports what the questions get from coefficients fitted
-without their package of documentation. Without `--fit`, `--sets` reports how often the first source of an answer was judged relevant, and how
-questions of other sets are refused.
+without their package of documentation. `--sets` reports how often the first source of an answer was judged relevant,
+and how questions of other sets are refused.
 """
 
 import argparse

@@ -123,8 +123,9 @@ def test_a_long_definition_is_its_sentences_with_the_term() -> None:
 
 def test_indented_text_is_quoted_with_the_option_above_it_or_before_it() -> None:
     passage = (
-        "DESCRIPTION\n       Overwrite a file.\n\n       -n, --iterations=N\n              overwrite  N times instead of 3\n"
-        "\n       -u     remove the file after it\n\n       Other text that has\n       no indented lines."
+        "DESCRIPTION\n       Overwrite a file.\n\n       -n, --iterations=N\n"
+        "              overwrite  N times instead of 3\n\n       -u     remove the file after it\n\n"
+        "       Other text that has\n       no indented lines."
     )
     assert [(each.headings, each.term, each.text) for each in read(passage)] == [
         (("DESCRIPTION",), "", "Overwrite a file."),
