@@ -53,7 +53,7 @@ def _built(kind: Any, folder: Path, data: Data, workers: int) -> dict[str, float
     with opened(folder, "off") as kb, runner(kind, "bench", settings_of(folder, "off"), workers) as crew:
         started = time.perf_counter() - began
         began, before = time.perf_counter(), computed()
-        kb.build(documents_of(data), crew)
+        kb.maintenance.build(documents_of(data), crew)
         return {"seconds": time.perf_counter() - began, "computed": computed() - before, "started": started}
 
 

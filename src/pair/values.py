@@ -11,6 +11,10 @@ from typing import Any, Literal, get_args
 from pair import errors
 
 LONGEST_WAIT_SECONDS = 86_400
+INGEST_OWNER = "ingest"
+"""The default owner of stored documents."""
+SYNC_OWNER = "sync"
+"""The owner of documents that come from synced sources."""
 """The longest wait that a setting allows: sockets cannot wait longer."""
 
 SearchMode = Literal["hybrid", "keyword", "vector", "graph", "adaptive"]
@@ -381,6 +385,13 @@ def check_search(query: object, limit: object, condition: object, options: objec
     check_filter(condition)
     if options is not None and not isinstance(options, SearchOptions):
         raise errors.argument_invalid("options", "SearchOptions", options)
+
+
+def check_load(documents: object, owner: str, chunk_size: int | None) -> Iterator[Document]:
+    """Check the arguments of a load, and return an iterator that checks each document. Raises E238."""
+    check_text("owner", owner)
+    check_count("chunk_size", chunk_size, optional=True)
+    return check_documents(documents)
 
 
 def check_documents(given: object) -> Iterator[Document]:

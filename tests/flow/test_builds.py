@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -145,7 +146,7 @@ def test_processes_build_the_same_kb_as_a_plain_ingest(tmp_path: Path) -> None:
     documents, settings = pages(60), engine_settings(tmp_path, **MANY)
     told: list[BuildProgress] = []
     with open_kb(KB, settings=settings) as built, runner("local", KB, settings, 2) as workers:
-        report = built.build(iter(documents), workers, on_progress=told.append)
+        report = built.maintenance.build(iter(documents), workers, on_progress=told.append)
         assert (report.added, report.replaced, report.unchanged) == (60, 0, 0)
         assert told[-1] == BuildProgress(read=60, built=60, workers=2)
         with open_kb(KB, settings=engine_settings(tmp_path / "plain", **MANY)) as plain:
@@ -155,7 +156,7 @@ def test_processes_build_the_same_kb_as_a_plain_ingest(tmp_path: Path) -> None:
         assert records_in(settings) == [], "published, and so of no use any more"
         # Again, with a third of them changed, one gone over twice, and some that are new.
         after = [*pages(20, "again"), *documents[20:], *pages(64)[60:], Document("page-000", "the last word")]
-        again = built.build(iter(after), workers)
+        again = built.maintenance.build(iter(after), workers)
         assert (again.added, again.replaced, again.unchanged) == (4, 20, 40)
         assert built.document("page-000").text == "the last word"
         assert built.document("page-001").text.endswith("again told of.")
@@ -163,23 +164,23 @@ def test_processes_build_the_same_kb_as_a_plain_ingest(tmp_path: Path) -> None:
 
 def test_unchanged_documents_cost_nothing(settings: Settings) -> None:
     with open_kb(KB, settings=settings) as kb:
-        first = kb.build(pages(30), InThisProcess(settings))
+        first = kb.maintenance.build(pages(30), InThisProcess(settings))
         with runner("local", KB, settings, 2) as workers:
-            second = kb.build(pages(30), workers)
+            second = kb.maintenance.build(pages(30), workers)
             assert isinstance(workers, ProcessRunner)
             assert workers._running == [], "no worker was started"
         assert (second.added, second.unchanged) == (0, 30)
         assert second.manifest_version == first.manifest_version
-        assert kb.build([], InThisProcess(settings)).manifest_version == first.manifest_version
+        assert kb.maintenance.build([], InThisProcess(settings)).manifest_version == first.manifest_version
 
 
 def test_of_several_documents_with_one_id_the_last_wins_wherever_it_stands(settings: Settings) -> None:
     old, new = Document("twice", "the old text"), Document("twice", "the new text")
     with open_kb(KB, settings=settings) as kb:
-        report = kb.build([old, *pages(40), new], InThisProcess(settings))
+        report = kb.maintenance.build([old, *pages(40), new], InThisProcess(settings))
         assert (report.added, kb.document("twice").text) == (41, "the new text")
         # The last is what is stored already; the first would replace it.
-        kb.build([old, *pages(40, "again"), new], InThisProcess(settings))
+        kb.maintenance.build([old, *pages(40, "again"), new], InThisProcess(settings))
         assert kb.document("twice").text == "the new text"
         assert len(kb.documents(limit=100)) == 41
 
@@ -192,7 +193,7 @@ def test_a_load_is_visible_at_once_and_with_one_swap(settings: Settings) -> None
         def look(_: BuildProgress) -> None:
             seen.add((kb.version()[0], len(kb.documents(limit=100))))
 
-        report = kb.build(pages(50), InThisProcess(settings), on_progress=look)
+        report = kb.maintenance.build(pages(50), InThisProcess(settings), on_progress=look)
         assert seen == {(1, 1)}
         assert report.manifest_version == 2
 
@@ -206,7 +207,8 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(settings: Settings
             (Document("bad", "text", vector=[1.0, 2.0]), "E303"),
         ):
             with runner("local", KB, settings, 1) as workers:
-                assert code_of(lambda bad=bad, workers=workers: kb.build([*pages(30), bad], workers)) == code  # type: ignore[misc]
+                build = functools.partial(kb.maintenance.build, [*pages(30), bad], workers)
+                assert code_of(build) == code
         assert [each["id"] for each in state_of(kb)] == ["page-000", "page-001"]
     memory = engine_settings(Path(settings.engine.store), store="memory:")
     assert code_of(lambda: runner("local", KB, memory)) == "E401"
@@ -227,7 +229,7 @@ def test_what_others_wrote_meanwhile_stays_and_the_same_ids_are_replaced(setting
                 other.delete(["theirs"])
                 other.maintenance.compact(everything=True)
 
-        report = kb.build(pages(30, "again"), InThisProcess(settings), on_progress=interfere)
+        report = kb.maintenance.build(pages(30, "again"), InThisProcess(settings), on_progress=interfere)
         assert (report.added, report.replaced) == (26, 4)
         assert kb.document("page-007").text.endswith("again told of.")
         assert {each["id"] for each in state_of(kb)} == {each.id for each in pages(30)} | {"late"}
@@ -243,11 +245,11 @@ def test_two_who_build_the_same_at_once_do_not_harm_each_other(settings: Setting
                 done.append(True)
                 second = InThisProcess(settings)
                 with open_kb(KB, settings=settings) as other:
-                    other.build(pages(30, KB), second)
+                    other.maintenance.build(pages(30, KB), second)
                     assert second.parts == [], "what the first had built was not built again"
                     then(other)
 
-        return lambda: kb.build(pages(30, KB), InThisProcess(settings), on_progress=overtake)
+        return lambda: kb.maintenance.build(pages(30, KB), InThisProcess(settings), on_progress=overtake)
 
     with open_kb(KB, settings=settings) as kb:
         building(lambda other: None)()
@@ -286,7 +288,7 @@ def test_the_memory_of_a_worker_does_not_grow_with_the_documents(tmp_path: Path)
             (worker,) = workers._running
             peaks[progress.built] = peak_bytes(worker._process.pid)
 
-        assert kb.build(documents, workers, on_progress=look).added == many
+        assert kb.maintenance.build(documents, workers, on_progress=look).added == many
     early = min(built for built in peaks if built >= few)
     assert early < many / 2
     assert peaks[many] - peaks[early] < text_bytes * (many - early), "it does not even keep the texts"
@@ -307,7 +309,7 @@ def test_a_worker_that_is_killed_is_replaced(settings: Settings) -> None:
                 for process in busy:
                     os.kill(process, signal.SIGKILL)
 
-        report = kb.build(pages(60), workers, on_progress=kill)
+        report = kb.maintenance.build(pages(60), workers, on_progress=kill)
         assert len(killed) >= 2
         assert report.added == 60
         assert [each["text"] for each in state_of(kb)] == [each.text for each in pages(60)]
@@ -319,7 +321,7 @@ def test_a_part_over_which_workers_die_again_and_again_is_given_up(
     nothing: Any = None
     with open_kb(KB, settings=settings) as kb, ProcessRunner(Setup(KB, nothing, ""), 1, attempts=2) as workers:
         with raises_code("E216") as caught:
-            kb.build(pages(3), workers)
+            kb.maintenance.build(pages(3), workers)
         assert "ended with status 1" in caught.value.explanation
         assert kb.stats().manifest_version == 0
     assert "AttributeError" in capfd.readouterr().err
@@ -329,7 +331,7 @@ def test_an_error_in_a_worker_is_raised_unchanged(settings: Settings, tmp_path: 
     (tmp_path / "a file").touch()
     setup = Setup(KB, settings, str(tmp_path / "a file" / "below"))
     with open_kb(KB, settings=settings) as kb, ProcessRunner(setup, 1, attempts=2) as workers:
-        assert code_of(lambda: kb.build(pages(3), workers)) == "E010"
+        assert code_of(lambda: kb.maintenance.build(pages(3), workers)) == "E010"
 
 
 def wait_for_the_end_of(processes: list[int]) -> None:
@@ -397,10 +399,10 @@ def test_ray_builds_the_same_kb_and_replaces_a_worker_that_is_killed(tmp_path: P
     documents = pages(60)
     with open_kb(KB, settings=settings) as built, runner("ray", KB, settings, 2) as workers:
         assert workers.workers == 2
-        report = built.build(documents, workers, on_progress=kill)
+        report = built.maintenance.build(documents, workers, on_progress=kill)
         assert killed, "one of them"
         assert (report.added, report.manifest_version) == (60, 1)
-        assert code_of(lambda: built.build([*documents, Document("", "no id")], workers)) == "E213"
+        assert code_of(lambda: built.maintenance.build([*documents, Document("", "no id")], workers)) == "E213"
         with open_kb(KB, settings=engine_settings(tmp_path / "plain")) as plain:
             plain.upsert(documents)
             assert state_of(built) == state_of(plain)
@@ -424,7 +426,7 @@ def interrupted(settings: Settings, documents: list[Document], parts: int) -> No
             raise _StoppedError
 
     with open_kb(KB, settings=settings) as kb, pytest.raises(_StoppedError):
-        kb.build(documents, InThisProcess(settings), on_progress=stop)
+        kb.maintenance.build(documents, InThisProcess(settings), on_progress=stop)
 
 
 def test_what_an_interrupted_build_has_made_is_kept_for_the_next_run_and_not_for_ever(settings: Settings) -> None:
@@ -439,7 +441,7 @@ def test_what_an_interrupted_build_has_made_is_kept_for_the_next_run_and_not_for
         assert not folders_in(settings) & made
         assert records_in(settings) == []
         again = InThisProcess(settings)
-        kb.build(pages(40), again)
+        kb.maintenance.build(pages(40), again)
         assert len(state_of(kb)) == 40
         assert sum(len(part.batch.documents) for part in again.parts) == 40
 
@@ -457,7 +459,7 @@ def test_a_part_whose_files_are_gone_or_whose_record_is_damaged_is_built_again(s
     store.put(second, b"no record")
     again = InThisProcess(settings)
     with open_kb(KB, settings=settings) as kb:
-        kb.build(pages(40), again)
+        kb.maintenance.build(pages(40), again)
         assert [each["text"] for each in state_of(kb)] == [each.text for each in pages(40)]
         assert 0 < sum(len(part.batch.documents) for part in again.parts) < 40
 
@@ -470,7 +472,7 @@ def test_a_build_that_garbage_collection_overtook_says_so(settings: Settings) ->
             if progress.built > 20:
                 collector.maintenance.collect(grace_seconds=0)
 
-        assert code_of(lambda: kb.build(pages(40), InThisProcess(settings), on_progress=collect)) == "E217"
+        assert code_of(lambda: kb.maintenance.build(pages(40), InThisProcess(settings), on_progress=collect)) == "E217"
         assert [each["text"] for each in state_of(kb)] == [pages(1, "before")[0].text]
-        kb.build(pages(40), InThisProcess(settings))
+        kb.maintenance.build(pages(40), InThisProcess(settings))
         assert len(state_of(kb)) == 40

@@ -107,8 +107,8 @@ def test_a_label_that_is_asked_for_again_and_again_takes_few_requests(past: Past
     store, requests = counted(past.store)
     with past.ground().open(store=store) as kb:
         with pytest.raises(NotFoundError):
-            kb.at("1.0.0")
-        for act in (kb.at, kb.versions.number, kb.versions.rollback):
+            kb.versions.open("1.0.0")
+        for act in (kb.versions.open, kb.versions.number, kb.versions.rollback):
             for wanted in ("1.0.0", "99999"):
                 requests.counts.clear()
                 with pytest.raises(NotFoundError):

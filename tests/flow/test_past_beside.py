@@ -51,7 +51,7 @@ def test_a_version_stays_readable_when_its_copy_is_written_again(ground: Ground)
     with ground.open() as kb, ground.open() as other:
         paint(kb, "red")
         number = paint(kb, "blue")
-        with kb.at(number) as then, ground.open(at=number) as alone:
+        with kb.versions.open(number) as then, ground.open(at=number) as alone:
             assert (colours(then), colours(alone)) == ({"blue"}, {"blue"})
             other.versions.rollback(1)
             [copy] = ground.store.rglob(f"{number:010}-*.json")
@@ -69,7 +69,7 @@ def test_old_versions_can_be_read_beside_the_current_one(ground: Ground) -> None
     with ground.open() as kb:
         numbers = {paint(kb, colour): colour for colour in COLOURS}
         for number, colour in numbers.items():
-            with kb.at(number) as then, ground.open(at=number) as alone:
+            with kb.versions.open(number) as then, ground.open(at=number) as alone:
                 assert colours(then) == {colour}
                 assert then.document("door").text == f"The door is painted {colour}."
                 mine, others = (each.search("the door", exact=True) for each in (then, alone))

@@ -135,7 +135,7 @@ def test_the_past_cannot_be_written_to(ground: Ground) -> None:
     with ground.open() as kb:
         paint(kb, "red")
         paint(kb, "green")
-        with ground.open(at=1) as alone, kb.at(1) as beside:
+        with ground.open(at=1) as alone, kb.versions.open(1) as beside:
             for then in (alone, beside):
                 for write in (
                     lambda then=then: paint(then, "blue"),

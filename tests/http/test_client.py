@@ -102,8 +102,7 @@ def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
     seen += [kb.delete(["..", "absent"]), [each.id for each in kb.documents()]]
     stats = stats_of(kb)
     seen += [stats.documents, stats.chunks, stats.embedder, stats.dimension, stats.manifest_version]
-    care = kb.maintenance
-    seen += [care.compact(everything=True), care.collect(grace_seconds=0), care.sweep().evicted_ttl]
+    seen += [kb.compact(everything=True), kb.maintenance.collect(grace_seconds=0), kb.sweep().evicted_ttl]
     return seen
 
 

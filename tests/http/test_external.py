@@ -114,7 +114,7 @@ def test_an_earlier_version_is_read_everywhere(plain: Served):
             "The gate opens at ten.",
             "The gate opens at nine.",
         ]
-        assert [len(kb.documents()) for kb in (now, then, now.at(1))] == [2, 1, 1]
+        assert [len(kb.documents()) for kb in (now, then, now.versions.open(1))] == [2, 1, 1]
         assert [kb.count() for kb in (now, then)] == [2, 1]
         assert then.document("a.md").text == "The gate opens at nine."
         assert "nine" in (asyncio.run(then.ask("When does the gate open?")).answer or "")

@@ -251,7 +251,7 @@ class OpenVersions:
                 if fault.code != errors.NO_SUCH_VERSION:
                     raise
         # The version is not open, or was deleted. A repaired or re-created KB may use its number again.
-        return self._work_on(name, self._add(name, kb.at(number)), work)
+        return self._work_on(name, self._add(name, kb.versions.open(number)), work)
 
     def collection(self, kb: KnowledgeBase, number: int) -> KbCollection:
         """Return the passages of one version for librarians. `kb`: the current version."""

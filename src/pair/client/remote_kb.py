@@ -48,7 +48,6 @@ from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, Hits, Se
 Rating = Literal["up", "down"]
 
 _DEFAULT_KB = "default"
-INGEST_OWNER = "ingest"
 _LONG_SECONDS = 3600.0
 """Timeout of work that grows with the KB."""
 _SMALL_DOCUMENTS = 100
@@ -139,10 +138,6 @@ class RemoteKnowledgeBase:
         """Whether it was opened at one version and never shows a later one."""
         return self._requests.at is not None
 
-    def at(self, version: int | str) -> "RemoteKnowledgeBase":
-        """Return an earlier version for reading, on the same connection. Its first read raises E201 or E218."""
-        return RemoteKnowledgeBase(self._requests.connection, self.kb_id, version)
-
     # Writing
 
     def sync(self, *, wait: bool = True) -> SyncReport:
@@ -161,7 +156,7 @@ class RemoteKnowledgeBase:
         self,
         documents: Iterable[Document],
         *,
-        owner: str = INGEST_OWNER,
+        owner: str = values.INGEST_OWNER,
         chunk_size: int | None = None,
         on_batch: Callable[[WriteReport], None] = lambda report: None,
     ) -> WriteReport:
@@ -170,7 +165,7 @@ class RemoteKnowledgeBase:
         A batch that was sent twice may be reported as unchanged. Raises E620 for another owner.
         """
         self._requests.check_writable()
-        if owner != INGEST_OWNER:
+        if owner != values.INGEST_OWNER:
             raise errors.not_over_http(f"documents of the owner {owner!r}")
         values.check_count("chunk_size", chunk_size, optional=True)
         total = WriteReport()
@@ -429,6 +424,16 @@ class RemoteKnowledgeBase:
         """Return a document. Raises E214."""
         return self._requests.read(f"/rag/docs/{quote_part(document_id)}", decode_as(StoredDocument))
 
+    def compact(
+        self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> CompactionReport:
+        """Merge and re-cluster shards where that is worthwhile, or all of them. The server sends no progress."""
+        return self.maintenance.compact(everything=everything, on_progress=on_progress)
+
+    def sweep(self) -> SweepReport:
+        """Evict shards from the cache of the server that are beyond the limits of age and size."""
+        return self.maintenance.sweep()
+
     def stats(self) -> EngineStats:
         """Return figures of the stored documents: zeros before the first write."""
         all_stats = self._requests.connection.fetch(
@@ -442,6 +447,10 @@ class RemoteVersions:
 
     def __init__(self, requests: _KbRequests) -> None:
         self._requests = requests
+
+    def open(self, version: int | str) -> RemoteKnowledgeBase:
+        """Return an earlier version for reading, on the same connection. Its first read raises E201 or E218."""
+        return RemoteKnowledgeBase(self._requests.connection, self._requests.kb_id, version)
 
     def list(self) -> Sequence[ListedVersion]:
         """Return the current version and those that can be restored, newest first. Raises E201."""

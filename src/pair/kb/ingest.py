@@ -152,7 +152,7 @@ def ingest(kb_id: str, documents: Iterator[Document], settings: Settings, how: I
         if kind == "plain":
             return kb.upsert(documents, chunk_size=how.chunk_size, on_batch=note_batch)
         with runner(kind, kb_id, settings, how.workers) as workers:
-            return kb.build(documents, workers, chunk_size=how.chunk_size, on_progress=how.on_progress)
+            return kb.maintenance.build(documents, workers, chunk_size=how.chunk_size, on_progress=how.on_progress)
 
 
 def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, Iterator[Document]]:

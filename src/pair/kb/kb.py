@@ -1,7 +1,7 @@
 """KnowledgeBase: the public object to write, search, ask and sync one KB."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,9 +15,10 @@ from pair.text import tokenizer
 from pair.values import DEFAULT_MODE, MODES, Document, Hits, SearchOptions
 
 if TYPE_CHECKING:  # A search does not load the code that writes, maintains and answers.
+    from pair.engine.maintenance.compaction import CompactionReport
     from pair.engine.query.documents import DocumentPage, DocumentReader, DocumentSelection, Facet, StoredDocument
+    from pair.engine.storage.shard_cache import SweepReport
     from pair.engine.summary import EngineStats
-    from pair.engine.write.bulk_load import BuildProgress, Runner
     from pair.engine.write.writer import WriteReport
     from pair.kb.feedback import KbFeedback
     from pair.kb.librarians import KbLibrarians
@@ -27,7 +28,6 @@ if TYPE_CHECKING:  # A search does not load the code that writes, maintains and 
     from pair.librarians.contract import Context, Response
     from pair.sync.report import SyncReport
 
-INGEST_OWNER = "ingest"
 _RERANKED = 30
 """Minimum number of hits that a reranker gets."""
 
@@ -86,7 +86,10 @@ class KnowledgeBase:
         """List, compare and restore versions."""
         from pair.kb.maintenance import KbVersions  # noqa: PLC0415 - see TYPE_CHECKING
 
-        return KbVersions(self._core)
+        def open_at(version: str) -> KnowledgeBase:
+            return KnowledgeBase(self._core.open_at(version), make_librarians=self._make_librarians)
+
+        return KbVersions(self._core, open_at)
 
     @functools.cached_property
     def maintenance(self) -> "KbMaintenance":
@@ -128,7 +131,7 @@ class KnowledgeBase:
         self,
         documents: Iterable[Document],
         *,
-        owner: str = INGEST_OWNER,
+        owner: str = values.INGEST_OWNER,
         chunk_size: int | None = None,
         on_batch: "Callable[[WriteReport], None]" = lambda report: None,
     ) -> "WriteReport":
@@ -140,7 +143,7 @@ class KnowledgeBase:
         from pair.engine.write.writer import WriteReport  # noqa: PLC0415
 
         settings = self._core.settings.engine
-        checked = _check_load(documents, owner, chunk_size)
+        checked = values.check_load(documents, owner, chunk_size)
         total, batches = WriteReport(), 0
         for part in split_batches(checked, settings.ingest_batch_documents, settings.ingest_batch_bytes):
             unique = list({document.id: document for document in part}.values())
@@ -149,28 +152,6 @@ class KnowledgeBase:
             total += report
             on_batch(report)
         return self._core.compact_debt(total) if batches > 1 else total
-
-    def build(
-        self,
-        documents: Iterable[Document],
-        runner: "Runner",
-        *,
-        owner: str = INGEST_OWNER,
-        chunk_size: int | None = None,
-        on_progress: "Callable[[BuildProgress], None]" = lambda progress: None,
-    ) -> "WriteReport":
-        """Load many documents with the workers of a runner; all of them become visible at once.
-
-        A run after an interruption does not repeat finished parts. Raises E216, E217, and the errors of `upsert`.
-        """
-        from pair.engine.maintenance.compaction import BulkMerge  # noqa: PLC0415 - see TYPE_CHECKING
-        from pair.engine.write.bulk_load import Build, BulkLoad  # noqa: PLC0415
-
-        core = self._core
-        checked = _check_load(documents, owner, chunk_size)
-        build = Build(core.context, core.writer, core.preparation, core.pending_shards, on_progress)
-        report = build.run(checked, BulkLoad(owner, chunk_size or core.settings.engine.chunk_bytes), runner)
-        return core.compact_debt(report, BulkMerge(runner, core.pending_shards)) if report.chunks else report
 
     def delete(
         self,
@@ -360,13 +341,6 @@ class KnowledgeBase:
         manifests = self._core.engine.manifests
         return (manifests.seen() or manifests.current()) is not None
 
-    def at(self, version: int | str) -> "KnowledgeBase":
-        """Open an earlier version for reading. Raises E201, E218.
-
-        It shares the open files of this KB: `close` it before this one.
-        """
-        return KnowledgeBase(self._core.open_at(str(version)), make_librarians=self._make_librarians)
-
     def version(self, *, last_seen: bool = False) -> tuple[int, str]:
         """Return the number and the id of the current version. Each write changes both. Raises E201.
 
@@ -375,6 +349,16 @@ class KnowledgeBase:
         manifests = self._core.engine.manifests
         manifest = (manifests.known() if last_seen else manifests.require()).manifest
         return manifest.number, manifest.commit_id
+
+    def compact(
+        self, *, everything: bool = False, on_progress: "Callable[[int, int], None]" = lambda done, total: None
+    ) -> "CompactionReport":
+        """Merge and re-cluster shards where that is worthwhile, or all of them."""
+        return self.maintenance.compact(everything=everything, on_progress=on_progress)
+
+    def sweep(self) -> "SweepReport":
+        """Evict fetched shards that are beyond the limits of age and size."""
+        return self.maintenance.sweep()
 
     def stats(self) -> "EngineStats":
         """Return figures of the stored documents: zeros before the first write."""
@@ -438,13 +422,6 @@ def _select_documents(
     values.check_text("owner", owner, optional=True)
     values.check_filter(conditions)
     return DocumentSelection(owner, _parse_filter(conditions), None if ids is None else frozenset(ids))
-
-
-def _check_load(documents: Iterable[Document], owner: str, chunk_size: int | None) -> Iterator[Document]:
-    """Check the arguments of a load, and each document as it is read. Raises E238."""
-    values.check_text("owner", owner)
-    values.check_count("chunk_size", chunk_size, optional=True)
-    return values.check_documents(documents)
 
 
 def _check_vector(vector: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast, get_args
@@ -16,7 +16,7 @@ from pair.engine.backup.restore import Importer
 from pair.engine.backup.site import PutFile, SiteData, write_site
 from pair.engine.format.manifest import Manifest
 from pair.engine.maintenance import gc, versions
-from pair.engine.maintenance.compaction import CompactionReport, Compactor
+from pair.engine.maintenance.compaction import BulkMerge, CompactionReport, Compactor
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex, pack_index
 from pair.engine.maintenance.reembed import Reembedder, ReembedReport
@@ -26,7 +26,7 @@ from pair.engine.query.shard_access import Prefetcher, PrefetchReport
 from pair.engine.settings import EmbedderKind
 from pair.engine.storage.manifest_store import is_number
 from pair.engine.storage.shard_cache import SweepReport
-from pair.engine.write.bulk_load import Build, BulkLoad, LocalRunner, PartBuilder
+from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad, LocalRunner, PartBuilder, Runner
 from pair.engine.write.prepare import Batch, check_document, describe_chunking, hash_revision, split_batches
 from pair.engine.write.writer import Writer, WriteReport
 from pair.files import CHUNK_BYTES
@@ -34,14 +34,13 @@ from pair.settings import CONFIG_PLACES, Settings
 from pair.sync.contract import SyncObserver
 from pair.sync.report import SyncReport
 from pair.sync.source_text import SyncedDocuments
-from pair.values import Document
+from pair.values import INGEST_OWNER, SYNC_OWNER, Document, check_load
 
 if TYPE_CHECKING:
+    from pair.kb.kb import KnowledgeBase
     from pair.kb.open import KbCore
     from pair.kb.sync import SyncService
 
-SYNC_OWNER = "sync"
-"""The owner of documents that come from synced sources."""
 Progress = Callable[[int, int], None]
 """A function that is called with the finished work and the total."""
 
@@ -53,8 +52,16 @@ def ignore_progress(_done: int, _total: int) -> None:
 class KbVersions:
     """The versions of a KB, named by their number or by the package version that they had installed."""
 
-    def __init__(self, core: "KbCore") -> None:
+    def __init__(self, core: "KbCore", open_at: "Callable[[str], KnowledgeBase]") -> None:
         self._core = core
+        self._open_at = open_at
+
+    def open(self, version: int | str) -> "KnowledgeBase":
+        """Open an earlier version for reading. Raises E201, E218.
+
+        It shares the open files of this KB: `close` it before this one.
+        """
+        return self._open_at(str(version))
 
     def list(self) -> Sequence[ListedVersion]:
         """Return the current version and those that can be restored, newest first. Raises E201."""
@@ -133,7 +140,7 @@ class ReconcileReport:
 
 
 class KbMaintenance:
-    """The maintenance of a KB: compaction, garbage collection, re-embedding, checks, and syncing with its sources."""
+    """The maintenance of a KB: large loads, compaction, garbage collection, re-embedding, checks, and sync."""
 
     def __init__(self, core: "KbCore", sources: "SyncService | None") -> None:
         self._core = core
@@ -146,6 +153,25 @@ class KbMaintenance:
     def compact(self, *, everything: bool = False, on_progress: Progress = ignore_progress) -> CompactionReport:
         """Merge and re-cluster shards where that is worthwhile, or all of them."""
         return Compactor(self._core.context, on_progress).compact(everything=everything)
+
+    def build(
+        self,
+        documents: Iterable[Document],
+        runner: Runner,
+        *,
+        owner: str = INGEST_OWNER,
+        chunk_size: int | None = None,
+        on_progress: Callable[[BuildProgress], None] = lambda progress: None,
+    ) -> WriteReport:
+        """Load many documents with the workers of a runner; all of them become visible at once.
+
+        A run after an interruption does not repeat finished parts. Raises E216, E217, and the errors of `upsert`.
+        """
+        core = self._core
+        checked = check_load(documents, owner, chunk_size)
+        build = Build(core.context, core.writer, core.preparation, core.pending_shards, on_progress)
+        report = build.run(checked, BulkLoad(owner, chunk_size or core.settings.engine.chunk_bytes), runner)
+        return core.compact_debt(report, BulkMerge(runner, core.pending_shards)) if report.chunks else report
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""

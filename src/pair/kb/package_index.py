@@ -23,14 +23,13 @@ from pair.reading.contract import UnreadableDocument
 from pair.settings import Settings
 from pair.sync.contract import SyncObserver
 from pair.sync.source_text import FileTextReader
-from pair.values import check_kb_id
+from pair.values import SYNC_OWNER, check_kb_id
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
     from pair.engine.maintenance.merge_package import PackageMerger, PackageShards
     from pair.kb.kb import KnowledgeBase
 
-_SYNC_OWNER = "sync"
 """The owner of documents from files."""
 
 
@@ -126,7 +125,7 @@ class EngineIndexInstaller:
             label=index.label,
             index_sha256=index.sha256,
             path_of=index.path_of,
-            owner=_SYNC_OWNER,
+            owner=SYNC_OWNER,
             is_verified=index.is_fresh,
             text_of=read_text,
         )

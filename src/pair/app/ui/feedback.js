@@ -5,7 +5,7 @@ import { draw, make, say } from "./dom.js";
 
 const THUMB = "M3 11h4v10H3zM9 20V11l4-8c1.8 0 2.8 1.4 2.4 3.2L14.8 10h5c1.2 0 2 1.1 1.7 2.3l-1.8 7c-.3 1-1.1 1.7-2.1 1.7h-7z";
 
-/** Two buttons that judge documents for a query; null if there is no document to judge. `of`: what is judged. */
+/** Two buttons that judge documents for a query; null if there is not a document to judge. `of`: what is judged. */
 export function rating(query, kb, documents, of) {
   if (!documents.length) return null;
   const buttons = [["up", "Helpful"], ["down", "Not helpful"]].map(([value, name]) =>
