@@ -4,6 +4,7 @@ A lock belongs to an open file and ends with it, or with its process. POSIX has 
 with no shared kind: an exclusive lock takes every slot of a range far beyond the end of a file, a shared one takes one.
 """
 
+import contextlib
 import errno
 import importlib
 import os
@@ -11,17 +12,10 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-
-def load_module(name: str) -> Any:
-    """Return a module of the standard library; None where the system has none."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return None
-
-
-resource: Any = load_module("resource")
+resource: Any = None
 """Limits and use of resources; None on Windows."""
+with contextlib.suppress(ModuleNotFoundError):
+    resource = importlib.import_module("resource")
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 CLOSE_ON_EXEC: int = getattr(os, "O_CLOEXEC", getattr(os, "O_NOINHERIT", 0))
@@ -101,9 +95,8 @@ class WindowsLocks:
             os.lseek(descriptor, before, os.SEEK_SET)
 
 
-def _choose_locks() -> FileLocks:
-    fcntl = load_module("fcntl")
-    return WindowsLocks(load_module("msvcrt")) if fcntl is None else PosixLocks(fcntl)
-
-
-locks = _choose_locks()
+locks: FileLocks
+try:
+    locks = PosixLocks(importlib.import_module("fcntl"))
+except ModuleNotFoundError:
+    locks = WindowsLocks(importlib.import_module("msvcrt"))

@@ -1,6 +1,7 @@
 """What differs between operating systems: both kinds of locks, and imports without POSIX modules."""
 
 import errno
+import importlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pair import system
-from pair.system import FileLocks, PosixLocks, WindowsLocks, load_module
+from pair.system import FileLocks, PosixLocks, WindowsLocks
 
 WITHOUT_POSIX = """
 import importlib, os, pkgutil, signal, sys
@@ -101,7 +102,7 @@ class Opened:
         self.path = path
         self.windows = ByteRanges() if kind == "windows" else None
         self.locks: FileLocks = (
-            WindowsLocks(self.windows) if self.windows is not None else PosixLocks(load_module("fcntl"))
+            WindowsLocks(self.windows) if self.windows is not None else PosixLocks(importlib.import_module("fcntl"))
         )
         self.descriptors: list[int] = []
 

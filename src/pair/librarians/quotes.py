@@ -26,6 +26,8 @@ _MEASURED = 16
 """Maximum number of blocks to embed, because an embedder may be slow."""
 _MOST_PASSAGES = 3
 _BEGINNING = 50
+_NAMING = frozenset({"name", "command"})
+"""Kinds of questions whose answer may be the heading above a block."""
 _NEARLY_AS_GOOD = 1.0
 """Maximum score difference of a second block that is quoted with the first."""
 
@@ -163,15 +165,26 @@ def rank_quotes(
     known = [question.count_known(held) for question, held in zip(questions, terms, strict=True)]
     steps = any(question.kind in {"how-to", "command"} for question in asked.values())
     weighers = {language: _Weigher(question) for language, question in asked.items()}
+    blocks = [
+        (index, block)
+        for index in _choose_quotable(known)
+        for title, text, reader in [texts[index]]
+        for block in reader.read_quotable(
+            title, text, questions[index].terms, MOST_BLOCKS, steps=steps, names=questions[index].kind in _NAMING
+        )
+    ]
     covering = sorted(
         (
             weighers[questions[index].language].weigh(block, index, passages[index], known[index])
-            for index in _choose_quotable(known)
-            for block in _read_blocks(texts[index], questions[index], steps=steps)
+            for index, block in blocks
         ),
         key=lambda pair: -pair[0].worth,
     )[:_FITTED]
-    quotes = [weighers[questions[quote.passage].language].add_form(quote, block) for quote, block in covering]
+    thin = [block.evidence.is_thin for _, block in covering]
+    quotes = [
+        weighers[questions[quote.passage].language].add_form(quote, block, thin=is_thin)
+        for (quote, block), is_thin in zip(covering, thin, strict=True)
+    ]
     measured = sorted(quotes, key=lambda quote: -quote.worth)[:_MEASURED]
     meanings = embedder.compare(query, [quote.context for quote in measured])
     ranked = [
@@ -180,12 +193,6 @@ def rank_quotes(
     ]
     best_first = sorted(ranked, key=lambda quote: -quote.worth)
     return QuoteRanking(questions, best_first, passages, terms)
-
-
-def _read_blocks(text: tuple[str, str, TermReader], question: AskedQuestion, *, steps: bool) -> list[QuotableBlock]:
-    title, passage, reader = text
-    names = question.kind in {"name", "command"}
-    return reader.read_quotable(title, passage, question.terms, MOST_BLOCKS, steps=steps, names=names)
 
 
 def _choose_quotable(known: Sequence[float]) -> list[int]:
@@ -221,12 +228,10 @@ class _Weigher:
         context = f"{hit.title or hit.document_id} / {name} / {block.shown}"
         return Quote(index, block.shown, features, context, evidence.quote[:_BEGINNING]), block
 
-    def add_form(self, quote: Quote, block: QuotableBlock) -> Quote:
+    def add_form(self, quote: Quote, block: QuotableBlock, *, thin: bool) -> Quote:
         """Return a block with the features that come from its form."""
         kind, fit = self._question.kind, self._question.fit(block)
         strict = 0.0
         if kind in STRICT:
             strict = fit if kind == "definition" else float(fit > 0)
-        return replace(
-            quote, features={**quote.features, "form": fit, "strict": strict, "thin": float(block.evidence.is_thin)}
-        )
+        return replace(quote, features={**quote.features, "form": fit, "strict": strict, "thin": float(thin)})

@@ -162,11 +162,8 @@ def _highlight(hits: Sequence[Hit], request: SearchRequest, keywords: KeywordSea
     if words is None or keywords is None:
         return tuple(hits)
     corrections = [word for near in keywords.corrected.values() for word in near.split(", ")]
-    languages = [find_language(hit.metadata, hit.text) for hit in hits]
-    return tuple(
-        replace(hit, highlights=find_highlights(hit.text, words, language, corrections))
-        for hit, language in zip(hits, languages, strict=True)
-    )
+    highlights = [find_highlights(hit.text, words, find_language(hit.metadata, hit.text), corrections) for hit in hits]
+    return tuple(replace(hit, highlights=spans) for hit, spans in zip(hits, highlights, strict=True))
 
 
 def _is_relevant(access: ShardAccess, request: SearchRequest, ranking: Ranking) -> bool:
