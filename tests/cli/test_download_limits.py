@@ -88,7 +88,7 @@ def test_an_answer_that_cannot_be_unpacked_is_a_failed_download(
 ) -> None:
     url = server.add("/kb.zip", body, headers={"Content-Encoding": encoding})
     done = workplace.pair("install", "--source", url, "--json").fails(2, "E005")
-    assert "packed" in done.json["error"]["explanation"]
+    assert "compressed" in done.json["error"]["explanation"]
 
 
 def test_nothing_is_asked_for_packed(origin: Origin, elsewhere: Workplace, server: Server) -> None:

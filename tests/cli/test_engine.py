@@ -133,7 +133,7 @@ def test_a_path_that_is_missing_stores_nothing(project: Workplace) -> None:
         ("[]", "not a JSON object"),
         ('{"id": "a"}', "id and text are required"),
         ('{"text": "a"}', "id and text are required"),
-        ('{"id": 1, "text": "a"}', "id is not a text"),
+        ('{"id": 1, "text": "a"}', "id is not a string"),
         ('{"id": "a", "text": "a", "metadata": []}', "metadata is not an object"),
         ('{"id": "a", "text": "a", "txet": "b"}', "unknown fields: txet"),
         ('{"id": "a", "text": "a", "vector": "b"}', "vector is not a list of numbers"),

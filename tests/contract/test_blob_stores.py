@@ -520,7 +520,7 @@ class CarelessStore(MemoryStore):
     [
         ("create", "created twice"),
         ("put_if", "had not seen its latest version"),
-        ("gone", "deleted came back"),
+        ("gone", "created it again"),
         ("version", "not what is read"),
     ],
 )

@@ -73,7 +73,7 @@ def test_cancellation_passes_through() -> None:
         (Response(answer="Yes.", confidence=float("nan")), "confidence"),
         (Response(answer="Yes.", sources=(Citation(""),)), "name"),
         (Response(error=ErrorInfo("OOPS", "oops")), "OOPS"),
-        (Response(delegate=DelegateRequest("")), "whom"),
+        (Response(delegate=DelegateRequest("")), "not the id of a librarian"),
     ],
     ids=lambda given: str(given)[:20],
 )
