@@ -1,21 +1,24 @@
-"""Frozen values that the parts of pair exchange, and checks of arguments from callers."""
+"""Frozen values that the parts of pair exchange, checks of arguments from callers, and JSON read into typed values."""
 
 import datetime
 import hashlib
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
+
+import msgspec
 
 from pair import errors
 
 LONGEST_WAIT_SECONDS = 86_400
+"""The longest wait that a setting allows: sockets cannot wait longer."""
 INGEST_OWNER = "ingest"
 """The default owner of stored documents."""
 SYNC_OWNER = "sync"
 """The owner of documents that come from synced sources."""
-"""The longest wait that a setting allows: sockets cannot wait longer."""
 
 SearchMode = Literal["hybrid", "keyword", "vector", "graph", "adaptive"]
 MODES: tuple[SearchMode, ...] = get_args(SearchMode)
@@ -251,7 +254,7 @@ def read_lifecycle(metadata: Mapping[str, Any], today: str = "") -> dict[str, st
         state["status"] = metadata["status"]
     stale_after = metadata.get("stale_after")
     if isinstance(stale_after, str) and _ISO_DATE.match(stale_after):
-        today = today or datetime.datetime.now(datetime.UTC).date().isoformat()  # noqa: TID251 - a day is enough
+        today = today or datetime.datetime.now(datetime.UTC).date().isoformat()
         if today >= stale_after[:10]:
             state["stale_since"] = stale_after[:10]
     verified = metadata.get("verified")
@@ -432,3 +435,27 @@ NO_GRAPH = GraphRows()
 """The marker for no graph, compared by identity: a document without entities has another, empty graph."""
 NO_GRAPH_YET = GraphRows(is_complete=False)
 """The marker for a document whose graph is missing because a model was unavailable."""
+
+_Value = TypeVar("_Value")
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_describing = threading.RLock()
+"""msgspec describes a type when it reads it for the first time. A second thread that reads the type meanwhile finds a
+description without fields, and the process ends. So one thread at a time describes types."""
+
+
+def parse_json(content: bytes | memoryview | str | msgspec.Raw, kind: type[_Value]) -> _Value:
+    """Parse JSON into a value of this type. Raises msgspec.DecodeError."""
+    return _decoder_of(kind).decode(content)
+
+
+def convert_json(value: Any, kind: type[_Value], *, strict: bool = True) -> _Value:
+    """Return the value as one of this type. Raises msgspec.ValidationError. `strict`: no text is taken for a number."""
+    _decoder_of(kind)
+    return msgspec.convert(value, kind, strict=strict)
+
+
+def _decoder_of(kind: type[_Value]) -> msgspec.json.Decoder[_Value]:
+    if kind not in _decoders:
+        with _describing:
+            _decoders[kind] = msgspec.json.Decoder(kind)
+    return _decoders[kind]

@@ -7,6 +7,7 @@ most of a short command. `Workplace.start` runs commands from nothing, as users 
 import array
 import atexit
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -168,6 +169,7 @@ def _received(connection: socket.socket) -> list[str]:
     for number, handle in enumerate([nothing, *handles]):
         os.dup2(handle, number)
         os.close(handle)
+    faulthandler.enable()
     return list(arguments)
 
 

@@ -27,6 +27,7 @@ from pair import errors
 from pair.ai.caching_embedder import BundledFile, LruCache, open_mapped, rate_tokens
 from pair.ai.contract import Vectors
 from pair.text.characters import SURROGATE
+from pair.values import parse_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -165,7 +166,7 @@ class _WordLlamaModel:
 
     @functools.cached_property
     def _vocabulary(self) -> dict[str, int]:
-        return msgspec.json.decode(self.description, type=_TokenFile).model.vocab
+        return parse_json(self.description, _TokenFile).model.vocab
 
 
 def _merge_tokens(text: str, vocabulary: Mapping[str, int]) -> list[int]:
@@ -198,7 +199,7 @@ def _load() -> _WordLlamaModel:
 def read_token_table() -> tuple[list[str], npt.NDArray[np.float16]]:
     """Return the tokens in the order of their ids, and the vector of each. Raises E305."""
     model = _load()
-    numbers = msgspec.json.decode(model.description, type=_TokenFile).model.vocab
+    numbers = parse_json(model.description, _TokenFile).model.vocab
     return sorted(numbers, key=numbers.__getitem__), model.halves
 
 

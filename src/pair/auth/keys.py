@@ -24,6 +24,7 @@ from pair import errors, files
 from pair.auth.rules import Principal, Scope
 from pair.auth.trust import TrustedFile
 from pair.clock import Clock, to_timestamp
+from pair.values import convert_json
 
 _KEY = re.compile(r"pair_([0-9a-f]{12})_([0-9a-f]{64})")
 _READ_ATTEMPTS = 10
@@ -164,7 +165,7 @@ class KeyFile:
 def parse_keys(content: bytes, path: Path) -> dict[str, ApiKey]:
     """Return the keys of a file by id. Raises E401."""
     try:
-        keys = msgspec.convert(json.loads(content)["keys"], list[ApiKey])
+        keys = convert_json(json.loads(content)["keys"], list[ApiKey])
     except (ValueError, LookupError, TypeError, RecursionError) as fault:
         raise errors.settings_invalid(str(path), "not a file of keys") from fault
     return {key.id: key for key in keys}

@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-import msgspec
-
 from pair import errors, files
 from pair.auth.rules import is_loopback
+from pair.values import convert_json
 
 Need = Literal[
     "function", "variable", "address", "credential", "path", "server", "model", "signature", "downloads", "other"
@@ -256,7 +255,7 @@ class TrustStore:
         if len(content) > _MAX_STORE_BYTES:
             raise self._refusal("it is damaged")
         try:  # json also decodes places that are not valid Unicode; msgspec does not
-            return msgspec.convert(json.loads(content)["trusted"], dict[str, tuple[str, ...]])
+            return convert_json(json.loads(content)["trusted"], dict[str, tuple[str, ...]])
         except (ValueError, LookupError, TypeError, RecursionError) as fault:
             raise self._refusal("it is damaged") from fault
 

@@ -23,6 +23,7 @@ import msgspec
 from pair import errors, files, system
 from pair.blobs.contract import Blob, BlobStore, Lease, LeaseLostError, Leases, Version, VersionMismatchError
 from pair.clock import Clock, to_timestamp
+from pair.values import convert_json
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class _State(msgspec.Struct, frozen=True):
         try:
             value = json.loads(data)
             check = value.pop("check")
-            state = msgspec.convert(value, _State)
+            state = convert_json(value, _State)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return state if check == _checksum(value) else None

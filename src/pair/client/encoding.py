@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx2
-import msgspec
 import numpy as np
 
 from pair import errors, values
@@ -12,7 +11,7 @@ from pair.client.connection import Json, Result, encode_json
 from pair.engine.maintenance.versions import DocumentChanges
 from pair.engine.query.documents import StoredDocument
 from pair.engine.write.writer import WriteReport
-from pair.values import Document, Hits
+from pair.values import Document, Hits, convert_json
 
 Conditions = Mapping[str, Any] | Sequence[str]
 
@@ -102,7 +101,7 @@ def _encode_document(document: Document) -> bytes:
 
 def decode_as(kind: type[Result]) -> Callable[[Json], Result]:
     """Return a decoder that ignores unknown keys."""
-    return lambda value: msgspec.convert(value, kind)
+    return lambda value: convert_json(value, kind)
 
 
 def decode_hits(value: Json) -> Hits:
@@ -117,12 +116,12 @@ def decode_hits(value: Json) -> Hits:
         }
         for hit in value["results"]
     ]
-    return msgspec.convert({**value, "passages": hits, "shards_asked": 0}, Hits)
+    return convert_json({**value, "passages": hits, "shards_asked": 0}, Hits)
 
 
 def decode_page(value: Json) -> tuple[list[StoredDocument], str | None]:
     """Return the documents of a page, and the `after` of the next page."""
-    return msgspec.convert((value["documents"], value["next"]), tuple[list[StoredDocument], str | None])
+    return convert_json((value["documents"], value["next"]), tuple[list[StoredDocument], str | None])
 
 
 def decode_ingestion(value: Json) -> WriteReport:

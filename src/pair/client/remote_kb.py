@@ -6,6 +6,7 @@ Invariants
 """
 
 import functools
+import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ from pair.engine.write.writer import WriteReport
 from pair.librarians.contract import Context, Response
 from pair.librarians.threads import in_thread
 from pair.sync.report import SyncReport
-from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, Hits, SearchOptions, check_kb_id
+from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, Hits, SearchOptions, check_kb_id, convert_json
 
 Rating = Literal["up", "down"]
 
@@ -148,7 +149,7 @@ class RemoteKnowledgeBase:
         def decode(value: Json) -> SyncReport:
             problems = [(problem["source"], problem["reason"]) for problem in value["problems"]]
             skipped = [(skipped["path"], skipped["reason"]) for skipped in value["skipped"]]
-            return msgspec.convert({**value, "problems": problems, "skipped": skipped}, SyncReport)
+            return convert_json({**value, "problems": problems, "skipped": skipped}, SyncReport)
 
         return self._requests.post("/sync", {"wait": wait}, decode)
 
@@ -364,7 +365,7 @@ class RemoteKnowledgeBase:
         """Return documents by ids, or with vectors."""
         value: Json = {"owner": chosen.get("owner"), "vectors": vectors, "at": self._requests.at}
         if "filter" in chosen:
-            value["filter"] = msgspec.json.decode(chosen["filter"])
+            value["filter"] = json.loads(chosen["filter"])
         if ids is not None:
             values.check_texts("ids", ids)
             found: list[StoredDocument] = []
@@ -416,7 +417,7 @@ class RemoteKnowledgeBase:
         parameters = {**encode_selection(owner, filter), "key": key, "limit": str(limit)}
 
         def decode(value: Json) -> list[Facet]:
-            return msgspec.convert(value["values"], list[Facet])
+            return convert_json(value["values"], list[Facet])
 
         return unless_empty(lambda: self._requests.read("/rag/facets", decode, parameters), [])
 
@@ -437,7 +438,7 @@ class RemoteKnowledgeBase:
     def stats(self) -> EngineStats:
         """Return figures of the stored documents: zeros before the first write."""
         all_stats = self._requests.connection.fetch(
-            ClientRequest("GET", "/rag/kbs"), lambda value: msgspec.convert(value["kbs"], list[EngineStats])
+            ClientRequest("GET", "/rag/kbs"), lambda value: convert_json(value["kbs"], list[EngineStats])
         )
         return next((stats for stats in all_stats if stats.kb_id == self.kb_id), EngineStats.empty(self.kb_id))
 
@@ -457,7 +458,7 @@ class RemoteVersions:
 
         def decode(value: Json) -> Sequence[ListedVersion]:
             listed = [{**item, "number": item["version"], "is_current": item["current"]} for item in value["versions"]]
-            return msgspec.convert(listed, list[ListedVersion])
+            return convert_json(listed, list[ListedVersion])
 
         return self._requests.get("/rag/versions", decode)
 
@@ -482,7 +483,7 @@ class RemoteVersions:
         key = {"idempotency-key": secrets.token_hex(16)}
         request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
         return self._requests.connection.fetch(
-            request, lambda value: msgspec.convert({**value, "is_changed": value["changed"]}, Rollback)
+            request, lambda value: convert_json({**value, "is_changed": value["changed"]}, Rollback)
         )
 
 

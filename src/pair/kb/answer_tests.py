@@ -29,6 +29,7 @@ from pair.packages import archive
 from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, MANIFEST_NAME
 from pair.settings import Settings
 from pair.sync.discover import QUESTIONS_NAME
+from pair.values import parse_json
 
 if TYPE_CHECKING:
     from pair.kb.kb import KnowledgeBase
@@ -113,7 +114,7 @@ def read_questions(content: bytes, name: str) -> list[ExpectedAnswer]:
             continue
         where = f"{name}:{number}"
         try:
-            expected = msgspec.json.decode(line, type=ExpectedAnswer)
+            expected = parse_json(line, ExpectedAnswer)
         except (msgspec.DecodeError, RecursionError) as fault:
             raise errors.questions_invalid(where, str(fault)) from fault
         if not expected.question.strip():

@@ -14,6 +14,7 @@ import msgspec
 from pair import errors, values
 from pair.blobs.contract import VersionMismatchError
 from pair.clock import Clock, to_timestamp
+from pair.values import parse_json
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
@@ -81,7 +82,7 @@ class KbFeedback:
         entries: list[FeedbackEntry] = []
         for line in blob.data.splitlines() if blob is not None else []:
             try:
-                entries.append(msgspec.json.decode(line, type=FeedbackEntry))
+                entries.append(parse_json(line, FeedbackEntry))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
         return entries

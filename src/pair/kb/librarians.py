@@ -21,7 +21,7 @@ from pair.librarians.registry import Entry, Registry
 from pair.librarians.routing import IndexEntry, IndexLibrarian, Router
 from pair.librarians.rules import Permissions
 from pair.settings import Settings
-from pair.values import redact_url
+from pair.values import convert_json, redact_url
 
 if TYPE_CHECKING:
     from pair.client.remote_kb import RemoteKnowledgeBase
@@ -282,7 +282,7 @@ def _validate(value: object) -> ConfiguredLibrarian:
     if missing := re.findall(r"\$\{(\w+)\}", str(value.get("token", ""))):
         raise _UnusableError(f"not set in the environment: {', '.join(missing)}")
     try:
-        return msgspec.convert(dict(value), ConfiguredLibrarian, strict=False)
+        return convert_json(dict(value), ConfiguredLibrarian, strict=False)
     except msgspec.ValidationError as fault:
         reason, _, place = str(fault).partition(" - at `$.")
         raise _UnusableError(f"{place.rstrip('`')}: {reason}" if place else reason) from fault

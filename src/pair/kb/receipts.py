@@ -29,7 +29,7 @@ from pair.librarians.kb_librarian import OUTCOME_KEY, PASSAGES_TITLE, QUOTATION
 from pair.packages import record
 from pair.packages.package import read_manifest, verify
 from pair.settings import Settings
-from pair.values import hash_text
+from pair.values import hash_text, parse_json
 
 if TYPE_CHECKING:
     from pair.kb.kb import KnowledgeBase
@@ -208,7 +208,7 @@ def read_receipt(path: Path) -> tuple[Receipt, bytes]:
             raise errors.receipt_unreadable(str(path), "it is too large")
         content = path.read_bytes()
     try:
-        receipt = msgspec.json.decode(content, type=Receipt)
+        receipt = parse_json(content, Receipt)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise errors.receipt_unreadable(str(path), f"it is not a receipt: {fault}") from fault
     if receipt.format != FORMAT:

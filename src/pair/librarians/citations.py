@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from pair.librarians.contract import Citation, Provenance, Response
-from pair.values import Hit, SearchMode, hash_text
+from pair.values import Hit, SearchMode, convert_json, hash_text
 
 RETRIEVAL_KEY = "retrieval"
 """The key in the metadata of a response: a list with one entry for each librarian that searched."""
@@ -129,7 +129,7 @@ class Retrieval(msgspec.Struct, frozen=True, rename="camel"):
     def from_json(value: Any) -> "Retrieval":
         """Read a record from JSON. Raises ValueError for any other value."""
         try:
-            return msgspec.convert(value, Retrieval)
+            return convert_json(value, Retrieval)
         except msgspec.ValidationError as fault:
             raise ValueError(str(fault)) from fault
 

@@ -21,7 +21,7 @@ from pair import files
 from pair.clock import Clock, to_timestamp
 from pair.packages import folders
 from pair.packages.rules import ENTRY_NAME, hide_credentials, is_named_by_content, make_cache_key, stays_inside
-from pair.values import KbSource
+from pair.values import KbSource, convert_json, parse_json
 
 if TYPE_CHECKING:
     from pair.packages.content import Observer
@@ -134,8 +134,8 @@ class Cache:
         paths: dict[str, Path] = {}
         for path in self.folder.glob(f"*/{ENTRY_NAME}"):
             with contextlib.suppress(OSError, ValueError, RecursionError):
-                entry = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])  # Entries of any schema version.
-                for name, sha256 in msgspec.convert(entry.get("hashes", {}), dict[str, str]).items():
+                entry = parse_json(path.read_bytes(), dict[str, Any])  # Entries of any schema version.
+                for name, sha256 in convert_json(entry.get("hashes", {}), dict[str, str]).items():
                     if stays_inside(name):
                         paths[sha256] = path.parent / name
         return paths
@@ -169,11 +169,11 @@ class Cache:
         """Return the entry if it was made from this address: two repositories may have equal versions."""
         folder = self._folder_of(source)
         try:
-            value = msgspec.json.decode((folder / ENTRY_NAME).read_bytes(), type=dict[str, Any])
+            value = parse_json((folder / ENTRY_NAME).read_bytes(), dict[str, Any])
             if value.pop("schema_version") != SCHEMA_VERSION or value.pop("address") != _address(source):
                 return None
             del value["url"], value["fetched_at"]
-            facts = msgspec.convert(value, Facts)
+            facts = convert_json(value, Facts)
         except (OSError, ValueError, KeyError, RecursionError):
             return None
         return CacheEntry(folder, facts) if all(map(stays_inside, facts.hashes)) else None

@@ -29,6 +29,7 @@ from pair.packages import rules
 from pair.packages.cache import Facts, Validators
 from pair.packages.content import Observer, discard_part, note_path
 from pair.packages.partial_download import ChangedError, RemotePackage
+from pair.values import parse_json
 from pair.web.http_client import BodyError, HttpClient, unpack_body
 
 logger = logging.getLogger(__name__)
@@ -286,7 +287,7 @@ class _Transfer:
     def _find_resumable(self) -> tuple[int, Validators]:
         """Return the bytes that an earlier attempt received, and their version."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            validators = msgspec.json.decode(note_path(self.part).read_bytes(), type=Validators)
+            validators = parse_json(note_path(self.part).read_bytes(), Validators)
             # Without validators and a checksum, a mix of two versions would not be noticed.
             if validators.for_range or self.is_checked:
                 return self._count_arrived(), validators

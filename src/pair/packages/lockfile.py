@@ -20,6 +20,7 @@ from msgspec import Meta
 from pair import errors, files, system
 from pair.packages import folders, record, rules
 from pair.packages.record import Record, RecordHeader
+from pair.values import convert_json
 
 LOCK_NAME = "pair.lock"
 SCHEMA_VERSION = 1
@@ -157,8 +158,8 @@ def _parse_lock(content: bytes) -> tuple[LockedKb, ...]:
     value = tomllib.loads(content.decode())
     if value["version"] != SCHEMA_VERSION or type(value["version"]) is not int:
         raise ValueError(f"a different version of pair wrote it: it has version {value['version']!r:.40}")
-    tables = msgspec.convert(value.get("kb", []), list[dict[str, Any]])
-    kbs = msgspec.convert([{"commit": ""} | table for table in tables], tuple[LockedKb, ...])
+    tables = convert_json(value.get("kb", []), list[dict[str, Any]])
+    kbs = convert_json([{"commit": ""} | table for table in tables], tuple[LockedKb, ...])
     for kb in kbs:
         if any(rules.is_version_control(name) for name in kb.target.split("/")):
             raise ValueError(f"the target {kb.target!r:.80} belongs to version control")

@@ -16,6 +16,7 @@ from pair import errors, files
 from pair.packages import archive, folders, okf, record, rules
 from pair.packages.record import RecordHeader
 from pair.packages.rules import SourcesSettings
+from pair.values import convert_json
 
 if TYPE_CHECKING:
     from pair.packages.signing import TrustedKeys
@@ -125,7 +126,7 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
         hashes = {path: entry["sha256"] for path, entry in value["files"].items()}
         actual = f"sha256:{folders.content_checksum(hashes)}"
         is_of_package = claimed == actual or not all(isinstance(sha256, str) for sha256 in hashes.values())
-        manifest = msgspec.convert(value, PackageManifest)
+        manifest = convert_json(value, PackageManifest)
     except msgspec.ValidationError as fault:
         if not is_of_package:
             return None

@@ -15,7 +15,7 @@ import msgspec
 from pair import errors, files
 from pair.packages import folders
 from pair.packages.rules import RECORD_NAME, make_name, stays_inside
-from pair.values import KbSource
+from pair.values import KbSource, convert_json, parse_json
 
 SCHEMA_VERSION = 1
 DEFAULT_KB_ID = "default"
@@ -110,7 +110,7 @@ def read_record(target: Path) -> Record | None:
         return None
     header = _parse_header(first, path)
     try:
-        installed = msgspec.json.decode(second, type=dict[str, dict[str, InstalledFile]])["files"]
+        installed = parse_json(second, dict[str, dict[str, InstalledFile]])["files"]
         if not all(stays_inside(name) for name in installed):
             raise ValueError("a path leads out of the target")
     except (ValueError, KeyError, RecursionError) as fault:
@@ -123,7 +123,7 @@ def _parse_header(line: bytes, path: Path) -> RecordHeader:
         value = json.loads(line)
         schema_version = value.pop("schema_version")
         if schema_version == SCHEMA_VERSION:
-            return msgspec.convert(value | {"source": KbSource.from_json(value["source"])}, RecordHeader)
+            return convert_json(value | {"source": KbSource.from_json(value["source"])}, RecordHeader)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "its first line is damaged") from fault
     raise errors.record_unreadable(str(path), f"it was written by another version (schema {schema_version!r:.40})")

@@ -28,7 +28,7 @@ from pair.packages.cache import Facts, Validators
 from pair.packages.package import PackageManifest
 from pair.packages.partial_download import ChangedError, RemotePackage
 from pair.packages.resolve import FEED_NAME, FeedAddress, locate_archive
-from pair.values import KbSource
+from pair.values import KbSource, convert_json
 
 if TYPE_CHECKING:
     from pair.web.http_client import HttpClient
@@ -224,7 +224,7 @@ def parse_feed(content: bytes, shown: str) -> ReleaseIndex:
         reason = f"It was written by another version of pair: it has schema {schema_version!r:.40}."
         raise errors.feed_unreadable(shown, reason)
     try:
-        kbs = msgspec.convert(value.get("kbs"), dict[_Text, _StoredReleases])
+        kbs = convert_json(value.get("kbs"), dict[_Text, _StoredReleases])
         return ReleaseIndex({name: _check_releases(name, kb.releases) for name, kb in kbs.items()})
     except ValueError as fault:
         raise errors.feed_unreadable(shown, f"It is damaged: {fault!s:.200}") from fault

@@ -15,7 +15,7 @@ import msgspec
 from pair import errors
 from pair.network import RequestFault, has_host
 from pair.packages import rules
-from pair.values import KbSource
+from pair.values import KbSource, parse_json
 
 if TYPE_CHECKING:
     from pair.web.http_client import HttpClient
@@ -213,7 +213,7 @@ def latest_release(web: "HttpClient", settings: rules.SourcesSettings) -> KbSour
         reason = "no release there" if answer.status == 404 else "set GITHUB_TOKEN if access is limited"
         raise errors.download_failed(address, f"HTTP {answer.status}: {reason}")
     try:
-        release = msgspec.json.decode(answer.body, type=_GithubRelease)
+        release = parse_json(answer.body, _GithubRelease)
     except (ValueError, RecursionError) as fault:
         raise errors.download_failed(address, "the answer is not a release feed") from fault
     archives = sorted((asset for asset in release.assets if asset.name.endswith(".zip")), key=lambda asset: asset.name)

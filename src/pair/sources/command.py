@@ -31,6 +31,7 @@ from pair.clock import Clock
 from pair.network import PageFault
 from pair.sources.contract import Complete, Cursor, Deleted, Event, Failed, Item, SourceFault
 from pair.sources.pages import describe_page_fault, find_name
+from pair.values import parse_json
 
 if TYPE_CHECKING:
     from pair.web.pages import PageClient
@@ -59,9 +60,6 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     deleted: _Id | None = None
     cursor: Any = msgspec.UNSET
     complete: bool | None = None
-
-
-_decode = msgspec.json.Decoder(_Line).decode
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class CommandSource:
 def _parse(number: int, content: bytes) -> _Line:
     """Parse a line. Raises SourceFault."""
     try:
-        line = _decode(content)
+        line = parse_json(content, _Line)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as fault:
         raise SourceFault(f"line {number} of the output is not valid ({fault}): {_EXPECTED}") from fault
     contents = (line.text, line.path, line.url)

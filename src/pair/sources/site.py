@@ -29,6 +29,7 @@ from pair.network import PageFault
 from pair.sources.contract import Complete, Cursor, Deleted, Event, Failed, Item, SourceFault, Unchanged
 from pair.sources.pages import ACCEPT, HTML_TYPES, describe_page_fault, find_links, find_name, parse_xml
 from pair.sources.robots import Robots, normalise_escapes, parse_robots
+from pair.values import convert_json
 from pair.web.pages import PageAnswer, PageClient
 
 _PAGES_AHEAD = 4
@@ -178,7 +179,7 @@ class _Crawl:
         self._url, self._client, self._limits, self._clock = source.url, source.client, source.limits, source.clock
         self._known: dict[str, _Known] = {}
         with contextlib.suppress(msgspec.ValidationError):
-            self._known = msgspec.convert(cursor or {}, dict[str, _Known])
+            self._known = convert_json(cursor or {}, dict[str, _Known])
         self._scope = _find_scope(source.url)
         self._robots = Robots()
         self._found: dict[str, tuple[str, int]] = {}

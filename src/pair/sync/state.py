@@ -19,6 +19,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
+from pair.values import convert_json
+
 SCHEMA_VERSION = 1
 READER_VERSION = 4
 """The version of the reader. A new version reads all files again."""
@@ -204,7 +206,7 @@ class _StoredItemSource(msgspec.Struct, tag_field="source_type", tag="item"):
     summary_pending: bool = False
 
 
-StoredSource = _StoredFileSource | _StoredUrlSource | _StoredItemSource
+StoredSource: Any = _StoredFileSource | _StoredUrlSource | _StoredItemSource
 
 
 class StoredCursor(msgspec.Struct):
@@ -326,12 +328,12 @@ def state_from_json(value: Any) -> SyncState:
     if value["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"It was written by another version of pair (schema {value['schema_version']})")
     try:
-        head = msgspec.convert(value, _StoredHead)
+        head = convert_json(value, _StoredHead)
     except ValueError as fault:
         raise ValueError("Its first line is damaged") from fault
     for source_id, record in head.sources.items():
         try:
-            msgspec.convert(record, StoredSource)
+            convert_json(record, StoredSource)
         except ValueError as fault:
             raise ValueError(f"Its record of {source_id!a:.200} is damaged") from fault
     interval_seconds: Any = value.get("interval_seconds")

@@ -41,6 +41,7 @@ from pair.sync.state import (
     state_from_json,
 )
 from pair.text.characters import clip
+from pair.values import convert_json
 
 _GROUP_SECONDS = 0.05
 """Time for changes to share one fsync of the journal. On many disks, an fsync blocks appends."""
@@ -50,6 +51,7 @@ _RESTS_PER_SAVE = 7
 _END = b"\n}}\n"
 _PROBLEMS = 200
 _REASON_CHARACTERS = 300
+_CHANGE: Any = SourceChange | SkipChange | CursorChange
 
 
 class StateHead(msgspec.Struct):
@@ -137,7 +139,7 @@ class StateStore:
                 value = json.loads(stream.readline().rstrip()[: -len(b"{")] + b"{}}")
                 stream.seek(-len(_END), os.SEEK_END)
                 is_whole = stream.read() == _END
-            head = msgspec.convert(value, StateHead)
+            head = convert_json(value, StateHead)
         except (OSError, ValueError, RecursionError):
             return None
         if not is_whole or head.schema_version != SCHEMA_VERSION or _journals(self._cache_path):
@@ -428,7 +430,7 @@ def _replay(path: Path, state: SyncState) -> None:
         for line in path.read_bytes().split(b"\n"):
             with contextlib.suppress(ValueError, RecursionError):
                 change = json.loads(line)
-                msgspec.convert(change, SourceChange | SkipChange | CursorChange)
+                convert_json(change, _CHANGE)
                 _apply(state, change["kind"], change["key"], change["value"])
 
 

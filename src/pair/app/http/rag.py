@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-import msgspec
 import pydantic_core
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -29,7 +28,7 @@ from pair.kb.open import DEFAULT_KB
 from pair.kb.sync import ProjectSync
 from pair.librarians.threads import share
 from pair.reading.contract import UnreadableDocument
-from pair.values import Document, Hits, SearchOptions
+from pair.values import Document, Hits, SearchOptions, parse_json
 
 router = APIRouter()
 
@@ -194,7 +193,7 @@ def _split_conditions(text: str) -> list[str]:
     if not text.startswith("["):
         return [text] if text else []
     try:
-        return msgspec.json.decode(text, type=list[str])
+        return parse_json(text, list[str])
     except ValueError as fault:
         raise errors.filter_invalid(
             text[:_MOST_SHOWN_CHARACTERS], f"it is not a JSON list of strings: {fault}"

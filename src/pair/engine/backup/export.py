@@ -37,7 +37,7 @@ from pair.engine.settings import EngineSettings
 from pair.engine.write.commit import EngineContext
 from pair.engine.write.prepare import restore_chunks
 from pair.engine.write.writer import list_live, live_mask, scratch_folder
-from pair.values import NO_GRAPH, Chunk, GraphRows
+from pair.values import NO_GRAPH, Chunk, GraphRows, convert_json
 
 FORMAT: Literal["pair-documents"] = "pair-documents"
 FORMAT_VERSION = 1
@@ -188,7 +188,7 @@ def open_export(path: Path) -> DocumentLines:
         if value["format"] == FORMAT and value["format_version"] > FORMAT_VERSION:
             version = value["format_version"]
             raise errors.export_not_understood(str(path), f"it has format {version}, which is newer than this pair")
-        return DocumentLines(path, msgspec.convert(value, LinesHeader))
+        return DocumentLines(path, convert_json(value, LinesHeader))
     except (ValueError, KeyError, TypeError) as fault:
         if isinstance(fault, errors.PairError):
             raise
@@ -220,7 +220,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 def _parse_document(line: bytes, header: LinesHeader) -> PreparedDocument:
     """Parse the line of a document. Raises ValueError."""
-    value = msgspec.convert(load_json(line), _DocumentLine)
+    value = convert_json(load_json(line), _DocumentLine)
     json.dumps(value.metadata, allow_nan=False)
     chunks: list[Chunk] = []
     begin = 0

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors, files
+from pair.values import parse_json
 
 _MAGIC = b"pairpak1"
 _FIXED_BYTES = len(_MAGIC) + 8
@@ -317,7 +318,7 @@ def decode_json(content: bytes | msgspec.Raw, kind: type[_Value]) -> _Value:
     """Parse JSON into a value of this type. Raises ValueError, including for too many or too deep values."""
     _refuse_many_values(memoryview(content))
     try:
-        return msgspec.json.decode(content, type=kind)
+        return parse_json(content, kind)
     except RecursionError as fault:
         raise ValueError("its values are nested too deeply") from fault
 

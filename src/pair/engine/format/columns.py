@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pair.engine.format.array_file import MOST_VALUES, load_json
 from pair.text import tokenizer
 from pair.text.languages import LANGUAGES
-from pair.values import NO_GRAPH, NO_GRAPH_YET, Chunk, Document, GraphRows
+from pair.values import NO_GRAPH, NO_GRAPH_YET, Chunk, Document, GraphRows, convert_json, parse_json
 
 Numbers = npt.NDArray[np.int64]
 Identities = npt.NDArray[np.uint64]
@@ -354,11 +354,10 @@ class Header(msgspec.Struct, frozen=True):
         if len(content) <= MOST_VALUES:
             # Lone surrogates, NaN and infinity may be stored although they are not JSON.
             with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-                return _HEADERS.decode(content)
-        return msgspec.convert(load_json(content), Header)
+                return parse_json(content, Header)
+        return convert_json(load_json(content), Header)
 
 
-_HEADERS = msgspec.json.Decoder(Header)
 _HEADER = '{"id":%s,"owner":%s,"title":%s,"url":%s,"metadata":%s,"hash":%s}'
 _quote_json = json.encoder.encode_basestring
 

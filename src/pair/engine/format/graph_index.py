@@ -11,14 +11,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pair.engine.format.array_file import ArrayFile, Section, check_below, check_utf8, load_json
 from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs, expand_ranges, gather_entries, make_starts
 from pair.text.entity_rules import TOGETHER
-from pair.values import GraphRows
+from pair.values import GraphRows, convert_json
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -103,7 +102,7 @@ class GraphIndex:
         self.row_starts = pack.starts("row_starts", "<u4", keys=None, entries=mentions)
         self.entity_rows = pack.array("entity_rows", "<u4", length=mentions, below=self.rows)
         self.entity_starts = pack.starts("entity_starts", "<u4", keys=entities, entries=mentions)
-        self.kinds = msgspec.convert(load_json(pack.bytes("kinds")), tuple[str, ...])
+        self.kinds = convert_json(load_json(pack.bytes("kinds")), tuple[str, ...])
         self.edges = pack.array("edges", _LINK_TYPE)
         limits = {"row": self.rows, "source": entities, "target": entities, "kind": len(self.kinds)}
         for column, limit in limits.items():

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -43,7 +42,7 @@ from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef
 from pair.engine.format.metadata_index import MetadataIndex
 from pair.engine.format.vectors import Codes, VectorIndex, Vectors
-from pair.values import GraphRows, Hit
+from pair.values import GraphRows, Hit, convert_json
 
 if TYPE_CHECKING:
     import duckdb
@@ -279,7 +278,7 @@ class IdFile:
         self._lines = pack.array("lines", ID_TYPE)
         self._order = pack.array("order", "<u4", length=len(self._lines))
         self._names = pack.bytes("names")
-        self._owners = msgspec.convert(load_json(pack.bytes("owners")), list[str])
+        self._owners = convert_json(load_json(pack.bytes("owners")), list[str])
         self._prefixes = np.ascontiguousarray(self._lines["prefix"])
         # Each document must have one line, and each line one position in the order and its own name.
         count = len(self._lines)
