@@ -27,9 +27,9 @@ BUDGETS = {
     ),  # merged hits of several KBs, collections, plain settings, locks of both systems, owners, loads, typed JSON
     "ai": (1840, 12),  # queries tokenized without the library, tokens for sites, vectors that come with documents
     "app": (
-        9950,
+        9955,
         43,
-    ),  # the OpenAI, Dify and OAuth formats, files of eight assistants, skills, receipts, history, refused places
+    ),  # the OpenAI, Dify and OAuth formats, files of eight assistants, skills, receipts, history, crash traces
     "auth": (870, 6),  # descriptions in full sentences
     "blobs": (1620, 7),
     "client": (870, 4),  # earlier versions, feedback, documents by ids, vectors, deletion by filter

@@ -146,6 +146,15 @@ def test_it_ends_on_a_signal(project: Workplace, number: signal.Signals):
     assert (process.returncode, out, errors) == (0, "", "")
 
 
+def test_a_fault_of_a_native_library_leaves_a_traceback(project: Workplace):
+    process = started(project)
+    greeted(process)
+    process.send_signal(signal.SIGSEGV)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in errors
+
+
 # ── the configuration of assistants ────────────────────────────────────────────────────────────────
 
 
