@@ -1,6 +1,6 @@
 """Are answers without a model right, and can their confidence be believed?
 
-    python benchmarks/answers.py [--questions FILE] [--sets FOLDER] [--fit]
+    python benchmarks/answers.py [--questions FILE] [--material NAME] [--sets FOLDER] [--fit]
 
 Asks the questions of a file of a KB of documentation (documentation.py), with default settings and no language model. A
 question has a pattern that a right answer matches; those without a pattern cannot be answered by the KB. What counts is
@@ -144,9 +144,10 @@ def match_pattern(pattern: str | None) -> Callable[[str, str], bool]:
     return is_right
 
 
-def open_documentation(folder: Path) -> KnowledgeBase:
-    """Return the KB of the documentation; make it in the folder if it is not there."""
-    documents = read_documentation(folder / "texts.jsonl")
+def open_documentation(folder: Path, *, other: bool) -> KnowledgeBase:
+    """Return the KB of the documentation, or of the other material; make it in the folder if it is not there."""
+    folder = folder / "other" if other else folder
+    documents = read_documentation(folder / "texts.jsonl", other=other)
     engine = dataclasses.replace(
         Settings().engine, store=str(folder / "kb" / "store"), cache_dir=str(folder / "kb" / "cache")
     )
@@ -316,6 +317,7 @@ def cross_validate(asked: Sequence[Asked], packages: Sequence[str], others: Sequ
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, default=QUESTIONS, help="a file of questions")
+    parser.add_argument("--material", choices=("documentation", "other"), default="documentation", help="what is asked")
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir(), "pair-answers"), help="keeps the texts and the KB"
     )
@@ -327,7 +329,7 @@ def main() -> int:
     questions = read_questions(given.questions)
     if given.fit:
         questions = read_questions(QUESTIONS) + read_questions(MORE_QUESTIONS)
-    with open_documentation(given.cache) as kb:
+    with open_documentation(given.cache, other=given.material == "other") as kb:
         asked = ask_all(kb, [(each["question"], each["kind"], match_pattern(each.get("right"))) for each in questions])
         gibberish = ask_all(kb, [(line, "gibberish", match_pattern(None)) for line in make_gibberish()])
     for each in asked if given.verbose else ():

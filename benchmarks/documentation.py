@@ -1,7 +1,8 @@
 """Documentation of Debian packages as Markdown: the material of `benchmarks/answers.py`.
 
-Pages of Python, PostgreSQL, git and the Debian reference, and manual pages. Packages that are missing are installed by
-apt. The pages are read as `pair ingest` reads them. The texts are kept in a file, because reading takes a minute.
+Pages of Python, PostgreSQL, git and the Debian reference, and manual pages. The other material is pages of SQLite,
+Apache, Postfix and Borg, which answer other questions. Packages that are missing are installed by apt. The pages are
+read as `pair ingest` reads them. The texts are kept in a file, because reading takes a minute.
 """
 
 import json
@@ -22,8 +23,18 @@ PACKAGES = {
     "git-doc": Path("/usr/share/doc/git-doc"),
     "debian-reference-en": Path("/usr/share/debian-reference"),
 }
+OTHER_PACKAGES = {
+    "sqlite3-doc": Path("/usr/share/doc/sqlite3"),
+    "apache2-doc": Path("/usr/share/doc/apache2-doc/manual/en"),
+    "postfix-doc": Path("/usr/share/doc/postfix/html"),
+    "borgbackup-doc": Path("/usr/share/doc/borgbackup/html"),
+}
 _PYTHON = ("library", "tutorial", "faq", "howto", "reference", "using")
 _NOT_POSTGRESQL = re.compile(r"(release|features|catalog|view|infoschema|ecpg|spi|bookindex|index$|legalnotice)")
+_NOT_OTHER = re.compile(
+    r"sqlite/(releaselog|syntax|doc_|keyword_index|sitemap|requirements|capi3ref)|borgbackup/(book$|search$|_static)"
+)
+"""Lists, and pages that repeat others."""
 _MANUAL = """
 apt apt-cache apt-get apt-mark awk base64 basename bash bc bzip2 cal cat chgrp chmod chown cmp comm cp crontab
 csplit cut date dd df diff dirname dmesg dpkg dpkg-query du env expand expr fallocate find flock fmt fold free
@@ -36,14 +47,15 @@ umount uname unexpand uniq unshare uptime vmstat w watch wc whereis which who wh
 MANUAL = _MANUAL.split()
 
 
-def read_documentation(kept: Path) -> list[Document]:
-    """Return all documents; `kept` is the file that keeps their texts."""
+def read_documentation(kept: Path, *, other: bool = False) -> list[Document]:
+    """Return all documents, or all of the other material; `kept` is the file that keeps their texts."""
     if not kept.exists():
-        missing = [package for package, folder in PACKAGES.items() if not folder.exists()]
+        packages, documents = (OTHER_PACKAGES, _read_other()) if other else (PACKAGES, _read_all())
+        missing = [package for package, folder in packages.items() if not folder.exists()]
         if missing:
             subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", *missing], check=True)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps([each.id, each.title, each.text], ensure_ascii=False) for each in _read_all()]
+        lines = [json.dumps([each.id, each.title, each.text], ensure_ascii=False) for each in documents]
         kept.write_text("\n".join(lines))
     return [Document(name, text, title) for name, title, text in map(json.loads, kept.read_text().split("\n"))]
 
@@ -57,10 +69,7 @@ def _read_all() -> Iterator[Document]:
     ]
     pages += [(f"git/{path.stem}", path) for path in git.glob("*.html")]
     pages += [(f"debian/{path.stem}", path) for path in debian.glob("ch*.en.html")]
-    pages.sort()
-    for (name, _), document in zip(pages, read_ahead(_read_page, [path for _, path in pages]), strict=True):
-        if document is not None:
-            yield replace(document, id=name)
+    yield from _read_pages(pages)
     for name in MANUAL:
         page = subprocess.run(
             ["man", "-Tutf8", name], capture_output=True, check=False, env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin"}
@@ -68,6 +77,23 @@ def _read_all() -> Iterator[Document]:
         text = re.sub(r".\x08|\x1b\[[\d;]*m", "", page.decode(errors="replace")).strip()
         if text:
             yield replace(read_document(text.encode(), f"{name}.txt"), id=f"man/{name}", title=f"{name}: manual page")
+
+
+def _read_other() -> Iterator[Document]:
+    pages = [
+        (f"{re.sub(r'[0-9]?-doc', '', package)}/{path.relative_to(folder).with_suffix('')}", path)
+        for package, folder in OTHER_PACKAGES.items()
+        for path in folder.rglob("*.html")
+    ]
+    yield from _read_pages([page for page in pages if not _NOT_OTHER.match(page[0])])
+
+
+def _read_pages(pages: list[tuple[str, Path]]) -> Iterator[Document]:
+    """Read each page, and give it its name as id."""
+    pages.sort()
+    for (name, _), document in zip(pages, read_ahead(_read_page, [path for _, path in pages]), strict=True):
+        if document is not None:
+            yield replace(document, id=name)
 
 
 def _read_page(path: Path) -> Document | None:
