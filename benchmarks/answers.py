@@ -7,6 +7,8 @@ question has a pattern that a right answer matches; those without a pattern cann
 the quoted answer, or the first block where only passages are shown. 200 lines of gibberish and greetings are asked
 besides.
 
+`--material other` asks a KB of other packages, which answer `other_questions.jsonl`.
+
 Rules and coefficients were made with the questions of `questions.jsonl` and `held_out_questions.jsonl`; other files are
 held out. `--fit` asks both and prints the coefficients that `confidence.py` has, from them and two thirds of the judged
 sets of FOLDER, each a folder as `pair eval` takes it. It also reports what the questions get from coefficients fitted
