@@ -38,6 +38,7 @@ _BOILERPLATE = """
     .rst-footer-buttons, .edit-this-page, .theme-edit-this-page, .md-source-file, .md-content__button, .headeditlink,
     .topNav, .bottomNav, .subNav, .top-nav, .sub-nav, .navbar, .navigation, .tocmenu, .mobile-nav,
     #comments, .comments, .comment-list, #disqus_thread, .share, .social-share, .cookie-banner, .advertisement,
+    .tagline, .site-description,
     .newsletter
 """
 _AROUND_MAIN = """
@@ -69,6 +70,11 @@ _TAG = re.compile(r"<(/?)([a-z][^\s/>]*)", re.IGNORECASE)
 _OFTEN_UNCLOSED = re.compile(
     r"area|base|br|col|dd|dt|embed|hr|img|input|li|link|meta|option|p|source|td|th|tr|track|wbr", re.IGNORECASE
 )
+_ATTRIBUTES = r"""(?:\s+[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'))*+\s*"""
+_SHAPE = rf"<(?:path|polygon|polyline|line|rect|circle|ellipse|use|stop){_ATTRIBUTES}/>"
+_GROUP = rf"</?(?:g|defs|text|tspan)\b{_ATTRIBUTES}/?>"
+_DRAWING = re.compile(rf"<svg{_ATTRIBUTES}>(?:[^<]++|{_SHAPE}|{_GROUP})*+</svg\s*>", re.IGNORECASE)
+"""A drawing of which HTML closes each shape at its slash. Outside of drawings, HTML ignores the slash."""
 # A parser that follows HTML 5 builds up to one element for each tag and each level.
 _MOST_TAGS_TIMES_DEPTH = 10_000_000
 
@@ -95,6 +101,7 @@ def read_page(page: str) -> Reading:
 def refuse_deep(page: str) -> None:
     if page.count("<") ** 2 <= _MOST_TAGS_TIMES_DEPTH:
         return
+    page = _DRAWING.sub(lambda drawing: re.sub(_SHAPE, "", drawing[0], flags=re.IGNORECASE), page)
     tags = depth = deepest = 0
     for closing, name in _TAG.findall(page):
         tags += 1

@@ -171,12 +171,22 @@ def test_binary_content_under_a_text_type_is_refused() -> None:
         pytest.param("<div>" * 200_000, id="nested"),
         pytest.param("<script>" * 200_000, id="scripts"),
         pytest.param("".join(f"<b id={number}>" for number in range(20_000)) + "<p>x" * 20_000, id="formatting"),
+        pytest.param("<path d='M1'/>" * 20_000, id="shapes without a drawing"),
+        pytest.param("<svg><div>" + "<path d='M1'/>" * 20_000 + "</svg>", id="a drawing that an element ends"),
+        pytest.param("<svg>" + "<path d=M1/>" * 20_000 + "</svg>", id="slashes that belong to values"),
+        pytest.param("<svg>" + "<g>" * 20_000 + "</svg>", id="groups"),
     ],
 )
 @pytest.mark.timeout(60)
 def test_markup_made_to_be_slow_is_refused(page: str) -> None:
     with pytest.raises(UnreadableDocument, match="nested too deeply"):
         extract_text("text/html", None, page.encode())
+
+
+def test_a_page_with_large_drawings_is_read() -> None:
+    shapes = '<path d="M1,2L3,4" style="fill:none" /><text x="1" y="2">label</text>\n' * 3_000
+    page = f"<h1>Select</h1><svg viewBox='0 0 9 9'>\n{shapes}</svg><p>A query of a table.</p>"
+    assert extract_text("text/html", None, page.encode()) == "# Select\n\nA query of a table."
 
 
 @pytest.mark.parametrize("piece", ["<ul><li>item</ul>", "<p>x", "<td>x", "<", "<!--", "&amp;"])
