@@ -11,23 +11,33 @@ Invariants
 import contextlib
 import errno
 import hashlib
+import importlib
 import os
 import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Protocol
 
-from pair import errors, system
+from pair import errors
 
+resource: Any = None
+"""Limits and use of resources; None on Windows."""
+with contextlib.suppress(ModuleNotFoundError):
+    resource = importlib.import_module("resource")
+NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
+CLOSE_ON_EXEC: int = getattr(os, "O_CLOEXEC", getattr(os, "O_NOINHERIT", 0))
+NON_BLOCKING: int = getattr(os, "O_NONBLOCK", 0)
 _TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.(?:\d+|[0-9a-f]{8})\.tmp")
 """The form of names in earlier versions of pair: with the process id."""
 _SCRATCH_NAME = re.compile(r"scratch-[0-9a-f]{16}")
 _HOLDER = re.compile(rb"(?:process \d+\n)?")
 
 CHUNK_BYTES = 1024 * 1024
-_FOLDER = system.DIRECTORY | system.NO_FOLLOW | system.CLOSE_ON_EXEC
+_FOLDER = DIRECTORY | NO_FOLLOW | CLOSE_ON_EXEC
 _PASS = _FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
 """A flag to open folders on the way: passing through a folder needs no permission to list it."""
 _WRITING = os.O_WRONLY | os.O_RDWR
@@ -105,7 +115,7 @@ def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
 
 def open_below(folder: int, name: str, flags: int, mode: int = 0o666) -> int:
     """Open a file in the folder of this descriptor, without waiting for a pipe."""
-    return os.open(name, flags | system.NO_FOLLOW | system.CLOSE_ON_EXEC | system.NON_BLOCKING, mode, dir_fd=folder)
+    return os.open(name, flags | NO_FOLLOW | CLOSE_ON_EXEC | NON_BLOCKING, mode, dir_fd=folder)
 
 
 def read_file(path: Path) -> bytes:
@@ -407,8 +417,8 @@ def _make_scratch_folder(parent: int) -> tuple[str, int]:
         name = f"scratch-{secrets.token_hex(8)}"
         os.mkdir(name, 0o700, dir_fd=parent)
         with contextlib.suppress(FileNotFoundError):  # another process may remove it before it is locked
-            descriptor = open_below(parent, name, os.O_RDONLY | system.DIRECTORY)
-            system.locks.lock(descriptor)
+            descriptor = open_below(parent, name, os.O_RDONLY | DIRECTORY)
+            locks.lock(descriptor)
             try:
                 os.stat(name, dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError:
@@ -421,8 +431,92 @@ def remove_abandoned(parent: int, pattern: re.Pattern[str]) -> None:
     """Remove files and folders with matching names whose lock no living process holds."""
     for name in filter(pattern.fullmatch, list_below(parent)):
         with contextlib.suppress(OSError), closing(open_below(parent, name, os.O_RDONLY)) as descriptor:
-            system.locks.try_lock(descriptor)
+            locks.try_lock(descriptor)
             remove_below(parent, name)
+
+
+# ── locks ──────────────────────────────────────────────────────────────────────────────────────────
+
+_SLOTS = 1024
+_FIRST_SLOT = 0x7FFF_0000
+_TRIES = 64
+_BUSY = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK, getattr(errno, "EDEADLOCK", errno.EDEADLK)})
+"""Error numbers that Windows reports for a range that another open file holds."""
+
+
+class FileLocks(Protocol):
+    """Locks on open files. A descriptor holds one lock at most; closing it frees the lock."""
+
+    def lock(self, descriptor: int) -> None:
+        """Wait for the exclusive lock."""
+
+    def try_lock(self, descriptor: int) -> None:
+        """Take the exclusive lock. Raises BlockingIOError if another open file holds a lock."""
+
+    def share(self, descriptor: int) -> None:
+        """Wait for a shared lock."""
+
+
+@dataclass(frozen=True)
+class PosixLocks:
+    fcntl: Any
+    """The module `fcntl`."""
+
+    def lock(self, descriptor: int) -> None:
+        self.fcntl.flock(descriptor, self.fcntl.LOCK_EX)
+
+    def try_lock(self, descriptor: int) -> None:
+        self.fcntl.flock(descriptor, self.fcntl.LOCK_EX | self.fcntl.LOCK_NB)
+
+    def share(self, descriptor: int) -> None:
+        self.fcntl.flock(descriptor, self.fcntl.LOCK_SH)
+
+
+@dataclass(frozen=True)
+class WindowsLocks:
+    msvcrt: Any
+    """The module `msvcrt`."""
+
+    def lock(self, descriptor: int) -> None:
+        self._wait(descriptor, 0, _SLOTS)
+
+    def try_lock(self, descriptor: int) -> None:
+        self._take(descriptor, self.msvcrt.LK_NBLCK, 0, _SLOTS)
+
+    def share(self, descriptor: int) -> None:
+        for _ in range(_TRIES):
+            slot = secrets.randbelow(_SLOTS)
+            try:
+                return self._take(descriptor, self.msvcrt.LK_NBLCK, slot, 1)
+            except BlockingIOError:  # by a shared lock that took the same slot, or by an exclusive one
+                continue
+        return self._wait(descriptor, secrets.randbelow(_SLOTS), 1)
+
+    def _wait(self, descriptor: int, slot: int, count: int) -> None:
+        while True:
+            try:
+                return self._take(descriptor, self.msvcrt.LK_LOCK, slot, count)
+            except BlockingIOError:  # it gives up after 10 seconds
+                continue
+
+    def _take(self, descriptor: int, mode: int, slot: int, count: int) -> None:
+        before = os.lseek(descriptor, 0, os.SEEK_CUR)
+        os.lseek(descriptor, _FIRST_SLOT + slot, os.SEEK_SET)
+        try:
+            self.msvcrt.locking(descriptor, mode, count)
+        except OSError as fault:
+            if fault.errno in _BUSY:
+                raise BlockingIOError(fault.errno, "another open file holds a lock") from fault
+            raise
+        finally:
+            os.lseek(descriptor, before, os.SEEK_SET)
+
+
+locks: FileLocks
+try:
+    locks = PosixLocks(importlib.import_module("fcntl"))
+except ModuleNotFoundError:
+    locks = WindowsLocks(importlib.import_module("msvcrt"))
 
 
 @contextlib.contextmanager
@@ -451,10 +545,10 @@ def lock_folder(folder: Path, *, on_wait: Callable[[str], None]) -> Iterator[Non
 
 def _lock(descriptor: int, on_wait: Callable[[str], None], holder: Callable[[], str]) -> None:
     try:
-        system.locks.try_lock(descriptor)
+        locks.try_lock(descriptor)
     except BlockingIOError:
         on_wait(holder() or "another process")
-        system.locks.lock(descriptor)
+        locks.lock(descriptor)
 
 
 def _holder_in_kernel(inode: int) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pair import system
-from pair.system import FileLocks, PosixLocks, WindowsLocks
+from pair import files
+from pair.files import FileLocks, PosixLocks, WindowsLocks
 
 WITHOUT_POSIX = """
 import importlib, os, pkgutil, signal, sys
@@ -53,9 +53,9 @@ for name in ["SIGKILL", "SIGHUP", "SIGXCPU", "SIGTRAP", "SIGUSR1", "SIGUSR2", "S
     delattr(signal, name)
 
 print(import_all())
-from pair import system
-assert isinstance(system.locks, system.WindowsLocks), system.locks
-assert system.resource is None
+from pair import files
+assert isinstance(files.locks, files.WindowsLocks), files.locks
+assert files.resource is None
 """
 
 
@@ -185,7 +185,7 @@ def test_another_fault_of_windows_is_not_taken_for_a_lock(tmp_path: Path) -> Non
 
 
 def test_this_system_has_the_locks_of_posix() -> None:
-    assert isinstance(system.locks, PosixLocks)
+    assert isinstance(files.locks, PosixLocks)
 
 
 def test_every_module_is_imported_without_the_modules_and_names_of_posix() -> None:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from pair import errors, files, system
+from pair import errors, files
 from pair.blobs.contract import Blob, BlobStore, Lease, LeaseLostError, Leases, Version, VersionMismatchError
 from pair.clock import Clock, to_timestamp
 from pair.values import convert_json
@@ -102,7 +102,7 @@ class FileLeases:
             files.make_folder(path.parent)
             descriptor = files.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            system.locks.try_lock(descriptor)
+            files.locks.try_lock(descriptor)
         except BlockingIOError as fault:
             _, holder = _read_holder(descriptor)
             os.close(descriptor)

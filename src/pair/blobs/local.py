@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from pair import files, system
+from pair import files
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError, check_key, find_folder
 from pair.clock import Clock
 
@@ -211,7 +211,7 @@ class LocalStore:
         self._prepare()
         stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
         with files.closing(files.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)) as descriptor:
-            system.locks.lock(descriptor)
+            files.locks.lock(descriptor)
             path = self._own / "marks" / stripe
             is_new = not path.exists()
             with files.closing(files.open_file(path, os.O_RDWR | os.O_CREAT)) as mark:
@@ -241,7 +241,7 @@ class LocalStore:
     def _stage_link(self, path: Path, sha256: str) -> Iterator[_StagedFile]:
         """Lock the file before linking it, so that the link does not count as abandoned."""
         with files.closing(_open_file(path)) as descriptor, files.open_folder(self._staging) as folder:
-            system.locks.lock(descriptor)
+            files.locks.lock(descriptor)
             name = f"{secrets.token_hex(16)}.staged"
             try:
                 os.link(path, name, dst_dir_fd=folder, follow_symlinks=False)
@@ -274,14 +274,14 @@ def _new_staged_file(folder: int) -> tuple[str, int]:
     while True:
         name = f"{secrets.token_hex(16)}.staged"
         descriptor = files.open_below(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        system.locks.lock(descriptor)
+        files.locks.lock(descriptor)
         if os.fstat(descriptor).st_nlink:
             return name, descriptor
         os.close(descriptor)  # removed as abandoned before it was locked
 
 
 def _open_file(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | system.CLOSE_ON_EXEC | system.NO_FOLLOW)
+    return os.open(path, os.O_RDONLY | files.CLOSE_ON_EXEC | files.NO_FOLLOW)
 
 
 def _signature(seen: os.stat_result) -> str:

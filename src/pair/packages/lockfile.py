@@ -17,7 +17,7 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
-from pair import errors, files, system
+from pair import errors, files
 from pair.packages import folders, record, rules
 from pair.packages.record import Record, RecordHeader
 from pair.values import convert_json
@@ -108,12 +108,12 @@ def refuse_links(target: Path, lock_path: Path) -> None:
     path = lock_path.parent
     if not path.is_dir():
         return
-    flags = getattr(os, "O_PATH", os.O_RDONLY) | system.DIRECTORY
+    flags = getattr(os, "O_PATH", os.O_RDONLY) | files.DIRECTORY
     descriptor = os.open(path, flags)
     try:
         for name in make_relative(target, lock_path).split("/"):
             path /= name
-            inner = os.open(name, flags | system.NO_FOLLOW, dir_fd=descriptor)
+            inner = os.open(name, flags | files.NO_FOLLOW, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
     except FileNotFoundError:

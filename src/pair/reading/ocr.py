@@ -9,8 +9,8 @@ from typing import Any
 import rapidocr
 from rapidocr.inference_engine.onnxruntime.main import ONNXRuntimeError
 
+from pair.files import resource
 from pair.reading.contract import OCR_CPU_SECONDS, OCR_MEMORY_BYTES, UnreadableDocument
-from pair.system import resource
 
 _DOTS_PER_INCH = 150
 _MOST_PIXELS = 8_000_000

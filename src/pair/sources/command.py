@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from pair import files, system
+from pair import files
 from pair.clock import Clock
 from pair.network import PageFault
 from pair.sources.contract import Complete, Cursor, Deleted, Event, Failed, Item, SourceFault
@@ -142,7 +142,7 @@ def _parse(number: int, content: bytes) -> _Line:
 
 def _read_file(path: Path, max_bytes: int) -> bytes:
     """Read a regular file, at most one byte beyond the limit. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | system.CLOSE_ON_EXEC | system.NON_BLOCKING)  # Do not wait for a pipe.
+    descriptor = os.open(path, os.O_RDONLY | files.CLOSE_ON_EXEC | files.NON_BLOCKING)  # Do not wait for a pipe.
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("not a regular file")

@@ -21,8 +21,8 @@ from pair.app.http.openapi import describe
 from pair.app.http.responses import answer
 from pair.app.kb_access import KbService
 from pair.clock import to_timestamp
+from pair.files import resource
 from pair.kb.open import DEFAULT_KB
-from pair.system import resource
 
 router = APIRouter()
 

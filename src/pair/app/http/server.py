@@ -37,9 +37,9 @@ from pair.app.http import responses
 from pair.app.http.app import HttpApp
 from pair.app.http.context import HttpContext
 from pair.auth.settings import ServerSettings
+from pair.files import resource
 from pair.kb.open import DEFAULT_KB
 from pair.settings import Settings
-from pair.system import resource
 
 _TRACES_SECONDS = 1
 _M_ARENA_MAX = -8

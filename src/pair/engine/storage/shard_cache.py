@@ -29,7 +29,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from pair import errors, files, system
+from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
@@ -395,7 +395,7 @@ class ShardUse:
                 self._descriptor = files.open_file(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # It was just evicted.
-            system.locks.share(self._descriptor)
+            files.locks.share(self._descriptor)
             if self.is_current():
                 return
             os.close(self._descriptor)
@@ -428,7 +428,7 @@ def _try_lock(folder: Path) -> Iterator[bool]:
         return
     try:
         try:
-            system.locks.try_lock(descriptor)
+            files.locks.try_lock(descriptor)
         except BlockingIOError:
             yield False
             return
