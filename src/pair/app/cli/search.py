@@ -3,9 +3,10 @@
 import contextlib
 import re
 import shlex
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,9 @@ from typer import Argument, Option
 
 from pair import errors, files, values
 from pair.app import render
-from pair.app.cli import excerpts
 from pair.app.cli.context import At, CliContext
 from pair.kb.open import DEFAULT_KB, open_kb
+from pair.text.plain_text import format_markdown, format_passages, strip_streamed
 from pair.values import DEFAULT_MODE, GraphParameters, Hit, SearchMode, SearchOptions
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from pair.kb.librarians import KbLibrarians
     from pair.librarians.contract import Citation, Response
 
+_MOST_COLUMNS = 100
 _SNIPPET_LINES = 6
 _SOURCE_LINES = 4
+_SOURCE_INDENT = "     "
 _MIN_WORD_CHARACTERS = 4
 
 Words = Annotated[list[str], Argument(metavar="QUERY", help="Words to search for, or - for standard input.")]
@@ -130,7 +133,7 @@ def search(
         render.print_note(f"Incomplete results: {fault}")
     if hits.reason:
         render.print_note(f"{hits.mode_used}: {hits.reason}")
-    lines = [line for number, hit in enumerate(hits.passages, 1) for line in _format_hit(number, hit)]
+    lines = _format_hits(hits.passages)
     advice = "Remove a --filter" if filters else "Try other or fewer words"
     nothing = f"No results. {advice}, or list what is stored: pair docs list"
     context.show(value, *(lines or [nothing]), is_answer=True)
@@ -149,14 +152,20 @@ def _join_words(words: list[str]) -> str:
     return sys.stdin.read().strip() if words == ["-"] else " ".join(words)
 
 
-def _format_hit(number: int, hit: Hit) -> Iterator[render.Line]:
+def _format_hits(hits: Sequence[Hit]) -> list[render.Line]:
+    passages = format_passages([hit.text for hit in hits], _count_columns(), "    ")
+    shown = enumerate(zip(hits, passages, strict=True), 1)
+    return [line for number, (hit, passage) in shown for line in _format_hit(number, hit, passage)]
+
+
+def _format_hit(number: int, hit: Hit, passage: list[str]) -> Iterator[render.Line]:
     title = f"  {hit.title}" if hit.title and hit.title != hit.document_id else ""
     kb = f"{hit.kb_id}: " if hit.kb_id else ""
     yield render.join_line(f"{number:>2}. {hit.score:.3f}  {kb}", render.style(hit.document_id), title)
     if state := values.describe_lifecycle(hit.lifecycle):
         yield f"    ({state})"
-    matched = excerpts.match_words(hit.text[start:end] for start, end in hit.highlights)
-    yield from excerpts.cut_excerpt(hit.text, matched, "    ", _SNIPPET_LINES)
+    matched = match_words(hit.text[start:end] for start, end in hit.highlights)
+    yield from cut_excerpt(passage, matched, "    ", _SNIPPET_LINES)
     if hit.also_in:
         more = hit.also_in_count - len(hit.also_in)
         others = ", ".join(copy.document_id for copy in hit.also_in)
@@ -206,7 +215,7 @@ def ask(
     def print_piece(piece: str) -> None:
         nonlocal streamed, shown
         streamed += piece
-        plain = excerpts.strip_streamed(streamed)
+        plain = strip_streamed(streamed)
         render.print_piece(plain[len(shown) :])
         shown = plain
 
@@ -350,12 +359,9 @@ def _show_response(response: "Response", *, is_streamed: bool) -> None:
     if is_streamed and response.metadata.get("method") == "model":
         render.print_piece("\n\n")
     elif answer:
-        render.print_result(*excerpts.format_markdown(answer), "")
+        render.print_result(*format_markdown(answer, _count_columns()), "")
     if response.sources:
-        render.print_result(render.style("Sources:"))
-        for number, source in enumerate(response.sources, 1):
-            render.print_result(*_format_source(number, source, answer))
-        render.print_result("")
+        render.print_result(render.style("Sources:"), *_format_sources(response.sources, answer), "")
     if answer and outcome == "answer":
         confidence = response.confidence
         number_shown = "" if confidence is None else f" ({confidence:.2f})"
@@ -376,25 +382,88 @@ def describe_confidence(confidence: float | None) -> str:
     return next((word for least, word in _CONFIDENCE_LEVELS if confidence >= least), "very low")
 
 
-def _format_source(number: int, source: "Citation", answer: str) -> list[render.Line]:
+def _format_sources(sources: Sequence["Citation"], answer: str) -> Iterator[render.Line]:
+    statements = [_find_statement(answer, number) for number in range(1, len(sources) + 1)]
+    texts = [*statements, *(source.quote or "" for source in sources)]
+    plain = format_passages(texts, _count_columns(), _SOURCE_INDENT)
+    for number, source in enumerate(sources, 1):
+        statement, passage = plain[number - 1], plain[len(sources) + number - 1]
+        yield from _format_source(number, source, passage, _match_statement(statements[number - 1], statement, passage))
+
+
+def _format_source(
+    number: int, source: "Citation", passage: list[str], cited: re.Pattern[str]
+) -> Iterator[render.Line]:
     document_id = source.provenance.document_id if source.provenance else ""
     where = source.url or (document_id if document_id != source.name else "")
-    lines: list[render.Line] = [
-        render.join_line(f" [{number}] ", render.style(source.name), f"  {where}" if where else "")
-    ]
+    yield render.join_line(f" [{number}] ", render.style(source.name), f"  {where}" if where else "")
     if state := values.describe_lifecycle(source.metadata.get("lifecycle", {})):
-        lines.append(f"     ({state})")
+        yield f"{_SOURCE_INDENT}({state})"
     if source.quote:
-        cited = _match_statement(answer, number, source.quote)
-        lines += excerpts.cut_excerpt(source.quote, cited, "     ", _SOURCE_LINES)
-    return [*lines, f"     pair cite {shlex.quote(source.id)}"] if source.id else lines
+        yield from cut_excerpt(passage, cited, _SOURCE_INDENT, _SOURCE_LINES)
+    if source.id:
+        yield f"{_SOURCE_INDENT}pair cite {shlex.quote(source.id)}"
 
 
-def _match_statement(answer: str, number: int, passage: str) -> re.Pattern[str]:
-    """Return a pattern for the block of the answer that cites a source, or else for its longer words."""
+def _find_statement(answer: str, number: int) -> str:
+    """Return the block of the answer that cites a source, without its numbers; "" for none."""
     cited = next((block for block in re.split(r"\n\s*\n", answer) if f"[{number}]" in block), "")
-    statement = re.sub(r"\[\d+\]", "", cited)
-    pattern = excerpts.match_text(statement)
-    if pattern.search("\n".join(excerpts.format_markdown(passage))):
+    return re.sub(r"\[\d+\]", "", cited)
+
+
+def _match_statement(statement: str, lines: list[str], passage: list[str]) -> re.Pattern[str]:
+    """Return a pattern for a statement of the answer in a passage, or else for its longer words."""
+    pattern = match_lines(lines)
+    if pattern.search("\n".join(passage)):
         return pattern
-    return excerpts.match_words(word for word in re.findall(r"\w+", statement) if len(word) >= _MIN_WORD_CHARACTERS)
+    return match_words(word for word in re.findall(r"\w+", statement) if len(word) >= _MIN_WORD_CHARACTERS)
+
+
+# ── excerpts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _count_columns() -> int:
+    return min(shutil.get_terminal_size((_MOST_COLUMNS, 0)).columns, _MOST_COLUMNS)
+
+
+def match_words(words: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that finds these words in a text."""
+    choices = "|".join(sorted({re.escape(word) for word in words if word}, key=len, reverse=True))
+    return re.compile(rf"(?<!\w)(?:{choices or '(?!)'})(?!\w)", re.IGNORECASE)
+
+
+def match_lines(lines: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that finds the words of these lines, wherever the lines of a text break."""
+    words = " ".join(lines).split()
+    return re.compile(r"\s+".join(map(re.escape, words)) or "(?!)")
+
+
+def cut_excerpt(lines: list[str], pattern: re.Pattern[str], indent: str, most_lines: int) -> list[render.SafeLine]:
+    """Return the lines that hold the most matches, with the matches bold on a terminal."""
+    joined, place = "\n".join(lines), 0
+    spans = [match.span() for match in pattern.finditer(joined)]
+    styled, weights = [], []
+    for line in lines:
+        inside = [
+            (max(start - place, 0), min(end - place, len(line)))
+            for start, end in spans
+            if start < place + len(line) and end > place
+        ]
+        styled.append(_style_spans(line, inside))
+        weights.append(sum(end - start for start, end in inside))
+        place += len(line) + 1
+    starts = range(max(1, len(lines) - most_lines + 1))
+    start = max(starts, key=lambda begin: (sum(weights[begin : begin + most_lines]), -begin))
+    shown = styled[start : start + most_lines]
+    before = [render.join_line(indent, "…")] if start else []
+    after = [render.join_line(indent, "…")] if start + most_lines < len(lines) else []
+    return [*before, *shown, *after]
+
+
+def _style_spans(line: str, spans: Iterable[tuple[int, int]]) -> render.SafeLine:
+    parts: list[render.Line] = []
+    place = 0
+    for start, end in spans:
+        parts += [line[place:start], render.style(line[start:end])]
+        place = end
+    return render.join_line(*parts, line[place:])

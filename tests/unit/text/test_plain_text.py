@@ -2,7 +2,8 @@
 
 import pytest
 
-from pair.app.cli.excerpts import cut_excerpt, format_markdown, match_text, match_words, strip_inline, strip_streamed
+from pair.app.cli.search import cut_excerpt, match_lines, match_words
+from pair.text.plain_text import format_markdown, format_passages, strip_inline, strip_streamed
 
 MARKDOWN = """\
 # Secure `time`
@@ -51,7 +52,7 @@ Underlined"""
 
 
 def test_markdown_becomes_plain_text() -> None:
-    assert "\n".join(format_markdown(MARKDOWN)) == PLAIN
+    assert "\n".join(format_markdown(MARKDOWN, 100)) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,8 @@ def test_a_streamed_text_only_grows() -> None:
 
 def test_an_excerpt_holds_the_lines_with_most_matches() -> None:
     text = "\n\n".join(f"Line {number} about {'leap seconds' if number == 7 else 'clocks'}." for number in range(20))
-    lines = [line.text for line in cut_excerpt(text, match_words(["leap", "seconds"]), "  ", 3)]
+    (passage,) = format_passages([text], 100, "  ")
+    lines = [line.text for line in cut_excerpt(passage, match_words(["leap", "seconds"]), "  ", 3)]
     assert lines[0] == lines[-1] == "  …"
     assert "  Line 7 about leap seconds." in lines
     assert len(lines) == 5
@@ -89,6 +91,7 @@ def test_an_excerpt_holds_the_lines_with_most_matches() -> None:
 
 def test_a_quoted_sentence_is_found_wherever_its_lines_break() -> None:
     sentence = "It says that **NTS** runs on port 4460, " + "and that many words follow here " * 5
-    found = match_text(f"> {sentence}").search("\n".join(format_markdown(f"- Before it. {sentence} After it.")))
+    statement, passage = format_passages([f"> {sentence}", f"- Before it. {sentence} After it."], 100, "")
+    found = match_lines(statement).search("\n".join(passage))
     assert found is not None
     assert "\n" in found[0]
