@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from pair import errors
 
@@ -31,10 +31,8 @@ TextCheck = Literal["prefix", "substring", "substring_ignore_case"]
 Operator = Literal["equals"] | TextCheck | Bound
 
 _BOUNDS: Mapping[str, Bound] = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
-_BOUND_NAMES: Mapping[str, Bound] = {bound: bound for bound in _BOUNDS.values()}
 _COMBINATIONS: Mapping[str, Literal["and", "or", "not"]] = {"$and": "and", "$or": "or", "$not": "not"}
 _NAMES = "eq, ne, in, not_in, contains, exists, prefix, substring, substring_ignore_case, gt, gte, lt, lte"
-_TEXT_CHECKS: Mapping[str, TextCheck] = {name: name for name in get_args(TextCheck)}
 _ASSIGNMENT = re.compile(r"(!?)([^=<>!][^=<>]*?)(!=|>=|<=|=|>|<)(.*)", re.DOTALL)
 _EXISTENCE = re.compile(r"(!?)([^=<>!][^=<>]*)\?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,4000}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
@@ -209,12 +207,12 @@ def _parse_condition(key: str, wanted: Any) -> Filter:
     for name, operand in wanted.items():
         # The filters of LangChain, Chroma and Pinecone write `$gte` and `$nin`.
         operator = name.removeprefix("$") if isinstance(name, str) else name
-        if operator in _BOUND_NAMES:
-            checks.append(_parse_bound(_BOUND_NAMES[operator], operand, {key: wanted}))
-        elif operator in _TEXT_CHECKS:
+        if operator in get_args(Bound):
+            checks.append(_parse_bound(cast("Bound", operator), operand, {key: wanted}))
+        elif operator in get_args(TextCheck):
             if not isinstance(operand, str):
                 raise _filter_error({key: wanted}, f"a {operator.partition('_')[0]} must be a string")
-            checks.append(Check(_TEXT_CHECKS[operator], _storable(operand), None))
+            checks.append(Check(cast("TextCheck", operator), _storable(operand), None))
         elif operator in _OPERATORS:
             parts.append(_OPERATORS[operator](key, operand, {key: wanted}))
         else:

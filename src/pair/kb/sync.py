@@ -112,10 +112,9 @@ class SyncService:
         """Update the index from the sources."""
         reader = open_reader()
         with contextlib.ExitStack() as stack:
+            opener = SourceOpener(self.settings, self.clock, stack)
             pages = WebPages(self.settings.kb, paths.links_files, self.clock, reader)
             stack.callback(pages.close)
-            opener = SourceOpener(self.settings, self.clock)
-            stack.callback(opener.close)
             dependencies = SyncDependencies(
                 lambda: self._open_summariser(stack),
                 pages,
@@ -231,12 +230,13 @@ class SyncService:
 class SourceOpener:
     """The opener of sources. The network and the stores are loaded with the first source that needs them."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, opened: contextlib.ExitStack) -> None:
+        """`opened`: closes what the sources opened."""
         self._all_settings = settings
         self._settings = settings.kb
         self._clock = clock
         self._lock = threading.Lock()
-        self._opened = contextlib.ExitStack()
+        self._opened = opened
         self._client: PageClient | None = None
 
     def open(self, named: NamedCollection) -> "Source":
@@ -263,9 +263,6 @@ class SourceOpener:
         limits = {"max_pages": given.max_pages, "max_depth": given.max_depth, "limit_seconds": given.timeout_seconds}
         chosen = SiteLimits(**{name: value for name, value in limits.items() if value is not None})  # type: ignore[arg-type]
         return SiteSource(given.url, self._open_client(), chosen, self._clock)
-
-    def close(self) -> None:
-        self._opened.close()
 
     def _open_client(self) -> "PageClient":
         with self._lock:

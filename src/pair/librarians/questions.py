@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pair.text.evidence import QuotableBlock
 from pair.text.languages import COMPOUNDING, LINKS, STOP_WORDS
-from pair.text.tokenizer import analyse, stem, terms
+from pair.text.tokenizer import analyse_all, stem, terms
 
 # ── kinds ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -379,10 +379,10 @@ def understand(query: str, weights: Mapping[str, float], language: str = "en") -
     `weights`: the weight of each English term of the question in the KB; other terms are ignored.
     """
     words = []
-    for piece in dict.fromkeys(query.split()):
-        analysed, own = analyse(piece), analyse(piece, language)
-        if len(own.terms) != len(analysed.terms):  # The stem is empty.
-            own = analysed
+    pieces = list(dict.fromkeys(query.split()))
+    for analysed, translated in zip(analyse_all(pieces), analyse_all(pieces, language), strict=True):
+        # The numbers of terms differ if a stem is empty.
+        own = translated if len(translated.terms) == len(analysed.terms) else analysed
         terms = {term: near for term, near in zip(analysed.terms, own.terms, strict=True) if term in weights}
         if not terms:
             continue

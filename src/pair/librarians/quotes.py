@@ -149,12 +149,13 @@ def rank_quotes(
     """
     readers: dict[str, TermReader] = {}
     languages: dict[str, str] = {}
-    texts = []
+    texts, terms = [], []
     for hit in passages:
         language = languages.get(hit.document_id) or find_language(hit.metadata, hit.text)
         languages[hit.document_id] = language
-        texts.append((f"{hit.title} {hit.document_id}", hit.text, readers.setdefault(language, TermReader(language))))
-    terms = [reader.find(title) | reader.find(text) for title, text, reader in texts]
+        title, reader = f"{hit.title} {hit.document_id}", readers.setdefault(language, TermReader(language))
+        texts.append((title, hit.text, reader))
+        terms.append(reader.find(title) | reader.find(hit.text))
     asked = {}
     for language in readers:
         held = frozenset().union(
@@ -164,13 +165,19 @@ def rank_quotes(
     questions = [asked[reader.language] for *_, reader in texts]
     known = [question.count_known(held) for question, held in zip(questions, terms, strict=True)]
     steps = any(question.kind in {"how-to", "command"} for question in asked.values())
+    asked_terms = {language: question.terms for language, question in asked.items()}
     weighers = {language: _Weigher(question) for language, question in asked.items()}
     blocks = [
         (index, block)
         for index in _choose_quotable(known)
         for title, text, reader in [texts[index]]
         for block in reader.read_quotable(
-            title, text, questions[index].terms, MOST_BLOCKS, steps=steps, names=questions[index].kind in _NAMING
+            title,
+            text,
+            asked_terms[reader.language],
+            MOST_BLOCKS,
+            steps=steps,
+            names=questions[index].kind in _NAMING,
         )
     ]
     covering = sorted(

@@ -34,14 +34,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pair.clock import call_when_late
+from pair.files import resource
 from pair.reading.contract import OCR_CPU_SECONDS, OCR_MEMORY_BYTES, Reading, UnreadableDocument
 from pair.reading.reader import CONVERTED, Kind, can_cut_code, convert, find_kind, read, read_uncut
-from pair.system import resource
 
 _MEGABYTE = 1_000_000
-_FROM_OUTSIDE = frozenset(
-    getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
-)
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 _PACKAGES: dict[Kind, tuple[str, str]] = {
     "pdf": (".pdf", "pypdfium2"),
     "word": (".docx", "mammoth"),
@@ -297,13 +295,12 @@ class _Child:
         if is_late or status == -signal.SIGXCPU:
             more = f" ({head['cpu_seconds'] + head['ocr_seconds']:.0f} s with OCR)" if head["ocr_seconds"] else ""
             raise UnreadableDocument(f"takes more than {head['cpu_seconds']:.0f} s to convert{more}") from cause
-        if -status in _FROM_OUTSIDE:
-            reason = f"its converter was ended by {signal.Signals(-status).name}"
-            raise UnreadableDocument(reason, is_passing=True) from cause
+        how = f"status {status}" if status >= 0 else signal.Signals(-status).name
+        if how in _FROM_OUTSIDE:
+            raise UnreadableDocument(f"its converter was ended by {how}", is_passing=True) from cause
         if head["kind"] in {"pdf", "sheet", "source"} and -status in {signal.SIGABRT, signal.SIGTRAP}:
             # Libraries that are not written in Python end their process when there is no memory left.
             raise UnreadableDocument(_describe_memory(head)) from cause
-        how = f"status {status}" if status >= 0 else signal.Signals(-status).name
         raise UnreadableDocument(f"its converter crashed ({how})") from cause
 
 

@@ -94,22 +94,15 @@ _CODE_TYPES_LIST = "ecmascript javascript json sql toml x-httpd-php x-javascript
 _CODE_TYPES = frozenset(_CODE_TYPES_LIST.split())
 _TEXT_TYPES = frozenset({"application/xml", "application/markdown"})
 _TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
-_GRAMMARS_LIST = {
-    ".py .pyi": "python.language",
-    ".js .mjs .cjs .jsx": "javascript.language",
-    ".ts .mts .cts": "typescript.language_typescript",
-    ".tsx": "typescript.language_tsx",
-    ".go": "go.language",
-    ".rs": "rust.language",
-    ".java": "java.language",
-    ".c": "c.language",
-    ".h .cc .cpp .cxx .hh .hpp .hxx": "cpp.language",
-    ".cs": "c_sharp.language",
-    ".rb": "ruby.language",
-    ".php": "php.language_php",
-    ".sh .bash": "bash.language",
-}
-_GRAMMARS = {suffix: grammar for suffixes, grammar in _GRAMMARS_LIST.items() for suffix in suffixes.split()}
+_GRAMMARS = (
+    dict.fromkeys((".py", ".pyi"), "python.language")
+    | dict.fromkeys((".js", ".mjs", ".cjs", ".jsx"), "javascript.language")
+    | dict.fromkeys((".ts", ".mts", ".cts"), "typescript.language_typescript")
+    | dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx"), "cpp.language")
+    | dict.fromkeys((".sh", ".bash"), "bash.language")
+    | {".tsx": "typescript.language_tsx", ".go": "go.language", ".rs": "rust.language", ".java": "java.language"}
+    | {".c": "c.language", ".cs": "c_sharp.language", ".rb": "ruby.language", ".php": "php.language_php"}
+)
 """The grammars that cut code at its symbols, by suffix: module and function."""
 _LARGEST_CUT_BYTES = 1_000_000
 """Maximum size of code that is cut. Larger files are generated code, and read as one block."""

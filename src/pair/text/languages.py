@@ -21,10 +21,11 @@ no norwegian, fi finnish, hu hungarian, ro romanian, ru russian, tr turkish, ca 
 el greek, ar arabic, fa persian, hi hindi, ta tamil, hy armenian, id indonesian, ga irish, lt lithuanian, et estonian,
 eu basque, sr serbian
 """
-_NAMES = dict(pair.split() for pair in _SNOWBALL.replace("\n", " ").split(", "))
-LANGUAGES = tuple(_NAMES)
+_CODES_AND_NAMES = _SNOWBALL.replace(",", " ").split()
+LANGUAGES = tuple(_CODES_AND_NAMES[::2])
 """Codes of ISO 639. The index stores positions in this tuple: append, but never reorder."""
-_ALIASES = {"nb": "no", "nn": "no", "hr": "sr", "bs": "sr"} | {name: code for code, name in _NAMES.items()}
+_NAMES = dict(zip(LANGUAGES, _CODES_AND_NAMES[1::2], strict=True))
+_ALIASES = {"nb": "no", "nn": "no", "hr": "sr", "bs": "sr"} | dict(zip(_NAMES.values(), _NAMES, strict=True))
 COMPOUNDING = frozenset({"de", "nl", "sv", "da", "no", "fi", "hu", "et"})
 """Languages that write compounds as one word."""
 LINKS = ("", "s", "n", "es", "en", "e")
@@ -213,7 +214,7 @@ koliko li među na nakon ne nego nije od on ona oni po pod pre prema sa samo se 
 u uz već za
 """,
 }
-STOP_WORDS: Mapping[str, frozenset[str]] = {code: frozenset(words.split()) for code, words in _STOP_WORDS.items()}
+STOP_WORDS = dict(zip(_STOP_WORDS, map(frozenset, map(str.split, _STOP_WORDS.values())), strict=True))
 
 
 @functools.cache

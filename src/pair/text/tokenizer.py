@@ -106,6 +106,11 @@ def analyse(piece: str, language: str = "en") -> Analysed:
     return _analyse_cached(piece, language) if len(piece) <= _CACHED_PIECE else _analyse(piece, language)
 
 
+def analyse_all(pieces: Iterable[str], language: str = "en") -> list[Analysed]:
+    """Return the terms of each piece of text."""
+    return [analyse(piece, language) for piece in pieces]
+
+
 def terms(text: str, language: str = "en") -> list[str]:
     """Return all terms of a text in order; extra terms follow their piece."""
     pieces = (analyse(piece, language) for piece in text.split())

@@ -52,18 +52,18 @@ def sync(
     """
     urls = _check_pattern(pattern, refresh=refresh, watch=watch)
     progress = render.ProgressObserver(is_quiet=context.as_json)
-    service = ProjectSync(context.settings(), progress)
+    settings = context.settings()
     if dry_run:
-        plan = service.plan(refresh=urls)
+        plan = ProjectSync(settings, progress).plan(refresh=urls)
         context.show(plan.to_json(), *_format_plan(plan), is_answer=True)
         faults = plan.errors
     elif watch:
         with _handle_signals(progress), contextlib.suppress(KeyboardInterrupt):
-            _watch(context, service)
+            _watch(context, ProjectSync(settings, progress))
         return
     else:
         with _handle_signals(progress):
-            report = service.sync(refresh=urls)
+            report = ProjectSync(settings, progress).sync(refresh=urls)
             value = report.to_json()
         context.show(value, *_format_report(report))
         faults = report.errors
