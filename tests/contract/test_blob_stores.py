@@ -267,7 +267,7 @@ LocalStore(Path(sys.argv[1])).upload("blob.txt", source)
 """
 
 
-def test_what_a_living_writer_stages_is_left_alone_and_what_a_dead_one_staged_is_removed(tmp_path: Path) -> None:
+def test_staged_files_of_a_live_writer_stay_and_those_of_a_dead_one_are_removed(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     process = start_ready(STALLED, tmp_path / "store", pipe)
@@ -455,7 +455,7 @@ def test_lost_answer_to_a_conditional_write_is_unknown_and_never_a_conflict(s3: 
         assert read_blob(store, "key") == b"second"
 
 
-def test_what_is_damaged_on_its_way_to_the_store_is_sent_again(s3: S3Server, tmp_path: Path) -> None:
+def test_an_upload_that_is_damaged_in_transit_is_sent_again(s3: S3Server, tmp_path: Path) -> None:
     direct, content = s3.store("sent-again"), b"as it was written " * 1000
     (tmp_path / "file").write_bytes(content)
     with BadProxy(s3.options.endpoint_url) as proxy:
@@ -467,7 +467,7 @@ def test_what_is_damaged_on_its_way_to_the_store_is_sent_again(s3: S3Server, tmp
         assert Blob(content, store.upload("uploaded", tmp_path / "file")) == direct.get("uploaded")
 
 
-def test_what_is_damaged_whenever_it_is_sent_is_not_stored(s3: S3Server) -> None:
+def test_an_upload_that_is_damaged_each_time_is_not_stored(s3: S3Server) -> None:
     direct, content = s3.store("damaged"), b"as it was written " * 1000
     before = Blob(content, direct.put("key", content))
     with BadProxy(s3.options.endpoint_url) as proxy:

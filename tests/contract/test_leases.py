@@ -95,14 +95,14 @@ class TestFileLeases(LeaseSuite):
         yield made
         made.close()
 
-    def test_held_lease_is_refused_with_who_holds_it_and_until_when(self, leases: Leases, rival: Leases) -> None:
+    def test_a_held_lease_is_refused_with_its_holder_and_its_end(self, leases: Leases, rival: Leases) -> None:
         lease = leases.acquire("kb", seconds=60)
         with raises_code(errors.LEASE_HELD, errors.ConflictError) as raised:
             rival.acquire("kb", seconds=60)
         assert raised.value.details["holder"] == lease.holder
         assert raised.value.details["expires_at"] == "that process ends"
 
-    def test_lease_that_is_not_renewed_ends(self, leases: Leases, rival: Leases) -> None:
+    def test_a_lease_that_is_not_renewed_ends(self, leases: Leases, rival: Leases) -> None:
         lost = leases.acquire("kb", seconds=0.001)
         with pytest.raises(errors.ConflictError):
             rival.acquire("kb", seconds=60)
@@ -111,7 +111,7 @@ class TestFileLeases(LeaseSuite):
         with pytest.raises(LeaseLostError):
             leases.renew(lost, seconds=60)
 
-    def test_fence_ascends_with_every_lease(self, leases: Leases, rival: Leases) -> None:
+    def test_the_fence_increases_with_every_lease(self, leases: Leases, rival: Leases) -> None:
         fences = []
         for turn in range(12):
             who = leases if turn % 2 else rival

@@ -58,7 +58,7 @@ def test_weights_that_are_none_become_one(model: ModelServer, extractor: EntityE
 
 
 @pytest.mark.rule("engine-29")
-def test_what_failed_once_is_asked_again(model: ModelServer, extractor: EntityExtractor) -> None:
+def test_a_request_that_failed_once_is_sent_again(model: ModelServer, extractor: EntityExtractor) -> None:
     model.answers += [MALFORMED, reply(("a", "b", 1.0)), BROKEN, reply(("c", "d", 1.0))]
     grapher = ModelGrapher(extractor, workers=1)
     graphs = grapher.graphs_of([DocumentText("", ["one", "two"])])
@@ -90,9 +90,7 @@ class DyingServer:
 
 
 @pytest.mark.rule("engine-29")
-def test_what_a_server_that_died_leaves_is_skipped_without_waiting_for_it(
-    model: ModelServer, extractor: EntityExtractor
-) -> None:
+def test_a_dead_server_is_skipped_without_waiting_for_it(model: ModelServer, extractor: EntityExtractor) -> None:
     model.answers += [reply(("a", "b", 1.0))] * 3
     dying = DyingServer(extractor, model, 4)
     grapher = ModelGrapher(dying, workers=1, batch_chunks=2)

@@ -147,7 +147,7 @@ def test_replies_without_places_keep_their_order(model: ModelServer, embedder: O
     assert embedder.embed(["a", "b"]).tolist() == [[1, 0], [0, 1]]
 
 
-def test_what_is_too_long_is_asked_for_in_halves(model: ModelServer, embedder: OpenAiEmbedder) -> None:
+def test_a_text_that_is_too_long_is_sent_in_halves(model: ModelServer, embedder: OpenAiEmbedder) -> None:
     model.context_characters = 900
     texts = [f"{number} " + "word " * 80 for number in range(5)]
     assert embedder.embed(texts) == pytest.approx(EXPECTED.embed(texts), abs=1e-6)

@@ -235,7 +235,7 @@ def test_a_name_that_turns_private_is_refused_with_the_next_connection(server: P
         assert (len(names.asked), server.connections, private.connections) == (2, 1, 0)
 
 
-def test_a_kept_connection_goes_on_to_the_address_that_was_judged(server: PageServer) -> None:
+def test_a_kept_connection_uses_the_address_that_was_checked(server: PageServer) -> None:
     with PageServer("127.0.0.2", server.port) as private:
         names = Names({"rebinding.example": [["127.0.0.1"], ["127.0.0.2"]]})
         with guarded(names, only_first_loopback) as client:

@@ -71,7 +71,7 @@ def test_all_who_publish_to_a_bucket_at_once_end_up_in_the_feed(at_bucket: Workp
     assert [each["version"] for each in releases] == ["1.0.0", "1.1.0", "1.2.0", "1.3.0"]
 
 
-def test_of_two_who_publish_one_version_with_different_bytes_one_is_refused(at_bucket: Workplace, s3: S3Server) -> None:
+def test_one_of_two_publishers_of_a_version_with_different_bytes_is_refused(at_bucket: Workplace, s3: S3Server) -> None:
     running = []
     for number in range(3):
         folder_of(at_bucket, f"kb-{number}", f"text {number}")
@@ -82,7 +82,7 @@ def test_of_two_who_publish_one_version_with_different_bytes_one_is_refused(at_b
     assert hashlib.sha256(read_blob(s3.store("contended"), "kb-1.0.0.zip")).hexdigest() == release["sha256"]
 
 
-def test_what_was_begun_and_not_finished_is_finished_by_the_same_bytes_only(at_bucket: Workplace, s3: S3Server) -> None:
+def test_an_unfinished_publication_is_finished_by_the_same_bytes_only(at_bucket: Workplace, s3: S3Server) -> None:
     folder_of(at_bucket, "kb", "one")
     at_bucket.pair("publish", "s3://blobs/begun", "kb").succeeds()
     store = s3.store("begun")

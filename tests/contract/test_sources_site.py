@@ -275,7 +275,7 @@ def test_pages_behind_unchanged_pages_are_visited_when_they_can_be(server: PageS
     assert paths(second, Unchanged) == ["/", "/a"]
 
 
-def test_a_crawl_that_ended_at_a_limit_goes_on_when_the_limit_is_raised(server: PageServer) -> None:
+def test_a_crawl_that_ended_at_a_limit_continues_when_the_limit_is_raised(server: PageServer) -> None:
     server.pages["/"] = unchanging(*(f"/{number}" for number in range(9)))
     server.pages |= {f"/{number}": unchanging() for number in range(9)}
     first, _ = crawl_until_fault(server.url(), limits=SiteLimits(max_pages=4))

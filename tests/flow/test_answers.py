@@ -153,7 +153,7 @@ def test_small_talk_gets_what_the_kb_is_about_and_no_quotation(kb: KnowledgeBase
         "ß∂ƒ ©˙",
     ],
 )
-def test_what_the_kb_does_not_hold_is_refused_with_the_nearest_titles(kb: KnowledgeBase, query: str) -> None:
+def test_a_missing_document_is_refused_with_the_nearest_titles(kb: KnowledgeBase, query: str) -> None:
     response = ask(kb, query)
     assert response.metadata["outcome"] == "nothing"
     assert str(response.answer).startswith("Not in this knowledge base.")
@@ -179,7 +179,7 @@ def test_every_mark_points_to_a_source(kb: KnowledgeBase) -> None:
             assert f"[{number}]" in str(response.answer)
 
 
-def test_what_a_document_demands_is_only_quoted(kb: KnowledgeBase) -> None:
+def test_instructions_in_a_document_are_only_quoted(kb: KnowledgeBase) -> None:
     response = ask(kb, "Which port does the server listen on?")
     assert "7411" in str(response.answer)
     assert response.sources[0].name == "Installing Quill"

@@ -73,7 +73,7 @@ def test_a_file_that_is_deleted_before_it_is_opened_is_fetched_again(ground: Gro
         assert kb.search("rivers", limit=9) == expected
 
 
-def test_what_was_fetched_into_a_cache_that_was_deleted_is_in_use_again(tmp_path: Path) -> None:
+def test_files_fetched_into_a_deleted_cache_are_used_again(tmp_path: Path) -> None:
     ground = Ground(tmp_path, cache_ttl_seconds=0.000_001)
     with ground.open() as kb, Ground(tmp_path, cache_ttl_seconds=0.000_001).open() as other:
         kb.upsert(numbered(9))

@@ -174,7 +174,7 @@ def test_unchanged_documents_cost_nothing(settings: Settings) -> None:
         assert kb.maintenance.build([], InThisProcess(settings)).manifest_version == first.manifest_version
 
 
-def test_of_several_documents_with_one_id_the_last_wins_wherever_it_stands(settings: Settings) -> None:
+def test_the_last_of_several_documents_with_one_id_wins_at_any_position(settings: Settings) -> None:
     old, new = Document("twice", "the old text"), Document("twice", "the new text")
     with open_kb(KB, settings=settings) as kb:
         report = kb.maintenance.build([old, *pages(40), new], InThisProcess(settings))
@@ -198,7 +198,7 @@ def test_a_load_is_visible_at_once_and_with_one_swap(settings: Settings) -> None
         assert report.manifest_version == 2
 
 
-def test_what_cannot_be_stored_is_refused_and_changes_nothing(settings: Settings) -> None:
+def test_an_invalid_document_is_refused_and_changes_nothing(settings: Settings) -> None:
     with open_kb(KB, settings=settings) as kb:
         kb.upsert(pages(2))
         for bad, code in (
@@ -217,7 +217,7 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(settings: Settings
 # ── others write meanwhile ─────────────────────────────────────────────────────────────────────────
 
 
-def test_what_others_wrote_meanwhile_stays_and_the_same_ids_are_replaced(settings: Settings) -> None:
+def test_documents_that_others_wrote_meanwhile_stay_and_the_same_ids_are_replaced(settings: Settings) -> None:
     with open_kb(KB, settings=settings) as kb, open_kb(KB, settings=settings) as other:
         kb.upsert([*pages(3), Document("theirs", "kept")])
         done: list[bool] = []
@@ -429,7 +429,7 @@ def interrupted(settings: Settings, documents: list[Document], parts: int) -> No
         kb.maintenance.build(documents, InThisProcess(settings), on_progress=stop)
 
 
-def test_what_an_interrupted_build_has_made_is_kept_for_the_next_run_and_not_for_ever(settings: Settings) -> None:
+def test_the_shards_of_an_interrupted_build_are_kept_for_the_next_run_but_not_for_ever(settings: Settings) -> None:
     with open_kb(KB, settings=settings) as kb:
         kb.upsert(pages(1, "before"))
         interrupted(settings, pages(40), 2)

@@ -121,9 +121,7 @@ def test_a_cold_query_takes_few_turns_and_few_bytes(
     ("query", "mode"),
     [("word017 word201 word345", "hybrid"), ('"word002 word001" word040', "hybrid"), ("word00*", "keyword")],
 )
-def test_what_is_here_in_pieces_answers_as_what_is_here_whole(
-    stored: Stored, tmp_path: Path, query: str, mode: Any
-) -> None:
+def test_partly_fetched_shards_answer_like_complete_ones(stored: Stored, tmp_path: Path, query: str, mode: Any) -> None:
     with stored.opened(tmp_path) as kb:
         for limit in (10, 30):
             expected = stored.reference.search(query, limit=limit, mode=mode)
@@ -187,7 +185,7 @@ def test_many_who_ask_the_same_at_once_download_once(stored: Stored, tmp_path: P
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_what_was_asked_in_pieces_is_prefetched_whole_within_bounds(stored: Stored, tmp_path: Path) -> None:
+def test_partly_fetched_shards_are_prefetched_completely_within_bounds(stored: Stored, tmp_path: Path) -> None:
     with stored.opened(tmp_path) as kb:
         kb.search("word017 word201 word345", limit=10)
         before = fetched(kb)

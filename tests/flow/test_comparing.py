@@ -95,7 +95,7 @@ def test_a_document_whose_title_or_metadata_is_another_is_changed(ground: Ground
         assert found(kb.versions.diff(1)) == ([], [], ["a", "b"])
 
 
-def test_only_what_differs_is_fetched(ground: Ground, tmp_path: Path) -> None:
+def test_equal_files_are_not_fetched(ground: Ground, tmp_path: Path) -> None:
     with ground.open() as kb:
         for number in range(6):
             kb.upsert([page(number, "water")])

@@ -329,7 +329,7 @@ def test_absent_redis_is_reported_at_once_and_nothing_is_written(tmp_path: Path,
             assert_answers(kb, page("first", 1), page("second", 2))
 
 
-def test_write_goes_on_without_redis_while_its_lease_lasts(tmp_path: Path, workers: Workers) -> None:
+def test_a_write_continues_without_redis_while_its_lease_lasts(tmp_path: Path, workers: Workers) -> None:
     with running_redis(tmp_path) as server:
         ground = Ground(tmp_path, workers, redis_url=server.url)
 

@@ -160,7 +160,7 @@ def test_sixteen_processes_write_to_one_bucket(
 @pytest.mark.parametrize(("lease", "step"), [("file", "lease"), ("memory", "swap")])
 @pytest.mark.rule("engine-4")
 @pytest.mark.rule("engine-6")
-def test_of_two_first_writers_one_wins_and_the_other_tries_again(
+def test_one_of_two_first_writers_wins_and_the_other_tries_again(
     lease: str, step: str, workers: Workers, tmp_path: Path
 ) -> None:
     """The writers continue at the same moment: before they request the lease, or, without a lease, before they swap."""

@@ -81,7 +81,7 @@ def test_a_kb_of_an_earlier_version_is_listed_and_found_in(kb: KnowledgeBase) ->
         assert [each.id for each in kb.documents(owner="sync")] == ["synced.md"]
 
 
-def test_what_an_earlier_version_stored_costs_nothing_when_it_comes_again(settings: Settings) -> None:
+def test_documents_of_an_earlier_version_cost_nothing_when_they_are_stored_again(settings: Settings) -> None:
     embedder = CountingEmbedder(32)
     same = Document("naïve id\twith a tab", "Grüße aus dem Hafen.", metadata={"tags": ["é", 2, None]})
     with open_kb("golden", settings=settings, embedder=embedder) as kb:

@@ -89,7 +89,7 @@ def test_a_citation_is_enough_to_find_the_passage_again(kb: KnowledgeBase) -> No
 
 
 @pytest.mark.rule("librarian-34")
-def test_what_the_kb_does_not_know_is_not_answered(kb: KnowledgeBase) -> None:
+def test_a_question_that_the_kb_cannot_answer_gets_no_answer(kb: KnowledgeBase) -> None:
     response = answered(kb, "Which enzyme unwinds the double helix of chromosomes?")
     assert str(response.answer).startswith("Not in this knowledge base.")
     assert response.sources == ()
@@ -184,7 +184,7 @@ def test_an_unavailable_model_leaves_quotations(kb_with_model: KnowledgeBase, mo
 
 
 @pytest.mark.rule("librarian-38")
-def test_what_a_document_demands_is_data_between_marks(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+def test_instructions_in_a_document_are_data_between_marks(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
     model.answers.append(Answer(text="HACKED"))
     response = answered(kb_with_model, "Who cleans the coffee machine?")
     told = str(model.requests[0]["messages"][-1]["content"])
@@ -253,13 +253,13 @@ THOUGHT = "<think>The user wants a day. Perhaps Monday?</think>\n\n"
 
 
 @pytest.mark.rule("librarian-35")
-def test_what_a_model_thinks_aloud_is_in_no_answer(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+def test_the_reasoning_of_a_model_is_in_no_answer(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
     model.answers.append(Answer(text=f"{THOUGHT}Releases are made on Fridays [1]."))
     response = answered(kb_with_model, "On which day are releases made?")
     assert response.answer == "Releases are made on Fridays [1]."
 
 
-def test_what_a_model_thinks_aloud_is_not_streamed(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
+def test_the_reasoning_of_a_model_is_not_streamed(kb_with_model: KnowledgeBase, model: ModelServer) -> None:
     pieces: list[str] = []
     model.answers.append(Answer(text=f"{THOUGHT}It is a < b, on Fridays [1]."))
     answered(kb_with_model, "On which day are releases made?", pair.Context(on_text=pieces.append))

@@ -90,7 +90,7 @@ def test_a_sync_that_adds_changes_and_removes_makes_one_version(
     assert version_of(project) == 3
 
 
-def test_a_large_sync_that_fails_on_the_way_changes_nothing_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_large_sync_that_fails_midway_changes_nothing_and_the_next_one_continues(tmp_path: Path) -> None:
     project = SyncedProject(tmp_path, ingest_batch_documents=4)
     write_files(project.sources, {f"{number:02}.md": f"# Page {number}\n" for number in range(20)})
     project.sync()
@@ -109,7 +109,7 @@ def test_a_large_sync_that_fails_on_the_way_changes_nothing_and_the_next_one_goe
     assert project.stored() == {f"{number:02}.md": f"# Other page {number}\n" for number in range(20)}
 
 
-def test_what_was_synced_is_found_by_title_kind_and_words(project: SyncedProject) -> None:
+def test_synced_documents_are_found_by_title_kind_and_words(project: SyncedProject) -> None:
     project.sync()
     with project.open() as kb:
         hit = kb.search("how to undo a release and roll back", limit=1)[0]

@@ -183,7 +183,7 @@ def test_a_late_librarian_does_not_delay_the_caller(librarian: Any) -> None:
 
 
 @pytest.mark.rule("librarian-4")
-def test_those_beside_a_blocked_one_are_moved_and_answered() -> None:
+def test_questions_beside_a_blocked_one_are_moved_and_answered() -> None:
     began = threading.Event()
     registry = Registry({"late": blocking_for(1.5, began), "good": answering("Yes.")})
 

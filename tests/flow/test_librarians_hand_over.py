@@ -57,7 +57,7 @@ def test_librarian_cannot_pretend_to_be_another() -> None:
 
 
 @pytest.mark.rule("librarian-6")
-def test_what_is_handed_on_is_a_new_context() -> None:
+def test_a_delegated_question_gets_a_new_context() -> None:
     manual = Recorder()
     request = DelegateRequest("manual", "refined?", context={"reason": "knows", "depth": {"a": [1]}})
     front = Recorder(Response(delegate=request))
@@ -91,7 +91,7 @@ def test_what_is_handed_on_is_a_new_context() -> None:
 
 
 @pytest.mark.rule("librarian-6")
-def test_what_one_does_to_its_context_is_not_seen_by_a_sibling() -> None:
+def test_a_librarian_does_not_see_what_its_sibling_does_to_its_context() -> None:
     meddled = asyncio.Event()
     seen: list[Any] = []
 
@@ -487,7 +487,9 @@ def test_a_librarian_that_blocks_its_event_loop_is_counted_too() -> None:
 
 
 @pytest.mark.rule("librarian-27")
-def test_who_asks_a_sensitive_librarian_is_written_down_without_the_question(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_caller_of_a_sensitive_librarian_without_the_question(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     vault = Entry(answering("Yes."), permissions=Permissions(allowed_teams=("ops",), sensitive=True))
     registry = Registry({"vault": vault, "front": handing("vault"), "open": answering("Yes.")})
     with caplog.at_level(logging.INFO, logger="pair.audit"):

@@ -93,7 +93,7 @@ def test_the_bytes_of_a_history_grow_with_its_versions_and_not_with_their_square
     ],
     ids=["versions", "version_numbers", "collect", "rollback", "diff"],
 )
-def test_what_is_asked_of_a_long_history_takes_few_requests(
+def test_a_question_about_a_long_history_takes_few_requests(
     past: Past, act: Callable[[KnowledgeBase], object], most: int
 ) -> None:
     store, requests = counted(past.store)
@@ -144,7 +144,7 @@ def test_a_collection_forgets_when_shards_were_dropped_once_that_tells_nothing(p
         assert manifest_in(past.store).dropped == ()
 
 
-def test_what_was_dropped_within_the_grace_period_is_not_forgotten(past: Past) -> None:
+def test_shards_dropped_within_the_grace_period_are_still_listed(past: Past) -> None:
     with past.ground(gc_grace_seconds=2 * 3600.0).open(store=past.store) as kb:
         kb.maintenance.collect(grace_seconds=0)
         assert len(manifest_in(past.store).dropped) == VERSIONS - 1
@@ -192,7 +192,7 @@ def painted(kb: KnowledgeBase, colours: Sequence[str], clock: ManualClock, secon
 
 
 @pytest.mark.parametrize(("policy", "seconds"), [({"keep_versions": 3}, 60.0), ({"keep_days": 30.0}, 10 * DAY)])
-def test_what_a_copy_that_cannot_be_read_may_name_stays_for_as_long_as_it_would(
+def test_shards_that_an_unreadable_copy_may_name_are_kept_as_long_as_usual(
     policy: dict[str, float], seconds: float
 ) -> None:
     clock = ManualClock(NOON)
@@ -241,7 +241,7 @@ def test_a_copy_that_can_be_read_again_names_what_is_there() -> None:
         assert colour_of(then) == "amber"
 
 
-def test_where_no_versions_are_kept_a_copy_that_cannot_be_read_goes_at_once() -> None:
+def test_an_unreadable_copy_is_deleted_at_once_if_no_versions_are_kept() -> None:
     clock = ManualClock(NOON)
     store = MemoryStore(clock)
     with Ground(Path("unused"), keep_versions=3, lease="memory").open(store=store) as kb:

@@ -113,7 +113,7 @@ def test_so_many_are_open_and_no_more_and_closing_leaves_no_file_open(ground: Gr
         assert open_shards(ground.cache) == before
 
 
-def test_what_is_being_read_stays_open_until_it_was_read(ground: Ground) -> None:
+def test_files_stay_open_while_they_are_read(ground: Ground) -> None:
     with ground.open() as kb:
         numbers = [paint(kb, colour) for colour in COLOURS]
         past = OpenVersions(most=1)

@@ -152,7 +152,7 @@ def test_files_without_vectors_are_kept_unchanged(ground: Ground) -> None:
 
 
 @pytest.mark.rule("engine-33")
-def test_what_is_stored_costs_nothing_when_it_comes_again_afterwards(ground: Ground) -> None:
+def test_unchanged_documents_cost_nothing_when_they_are_stored_again(ground: Ground) -> None:
     ground.fill(numbered(6))
     for embedder in (MirroredEmbedder(), CountingEmbedder(24)):
         with ground.open(embedder=embedder) as kb:
@@ -247,7 +247,9 @@ class Meanwhile:
 @pytest.mark.rule("engine-33")
 @pytest.mark.parametrize("step", ["embed", "uploaded", "lease"])
 @pytest.mark.parametrize("layout", ["tail", "runs"])
-def test_what_others_write_and_delete_meanwhile_is_taken_over(tmp_path: Path, step: str, layout: str) -> None:
+def test_documents_that_others_write_and_delete_meanwhile_are_taken_over(
+    tmp_path: Path, step: str, layout: str
+) -> None:
     ground = Ground(tmp_path, **(MANY_SHARDS if layout == "runs" else {}))
     meanwhile, embedder = Meanwhile(), MirroredEmbedder()
     with ground.open() as other, ground.open(embedder=embedder, on_step=meanwhile) as kb:
@@ -305,7 +307,7 @@ def test_new_shards_that_were_collected_before_the_swap_are_made_again(ground: G
         assert not kb.search("castles", limit=5).partial
 
 
-def test_what_was_dropped_was_dropped_by_the_clock_of_the_store(tmp_path: Path) -> None:
+def test_the_clock_of_the_store_dates_dropped_shards(tmp_path: Path) -> None:
     ground, store = Ground(tmp_path, lease="memory"), MemoryStore(ManualClock(NOON.replace(year=2200)))
     ground.fill(numbered(3), store=store)
     with ground.open(store=store, embedder=MirroredEmbedder()) as kb:
@@ -341,7 +343,7 @@ def test_writers_that_never_rest_are_kept_waiting_at_last(ground: Ground, monkey
         assert len(all_ids(kb)) == 2 + 12
 
 
-def test_of_two_who_do_the_same_on_two_machines_the_second_finds_it_done(tmp_path: Path) -> None:
+def test_the_second_of_two_machines_with_the_same_task_finds_it_done(tmp_path: Path) -> None:
     ground, meanwhile = Ground(tmp_path), Meanwhile()
     elsewhere = ground.with_policy(cache_dir=str(tmp_path / "elsewhere"))
     with (
@@ -480,7 +482,7 @@ def test_a_kill_leaves_the_kb_whole_and_what_was_embedded(
     assert left == [] or is_swapped
 
 
-def test_what_a_fault_interrupts_goes_on_where_it_stopped(ground: Ground, large: Path) -> None:
+def test_an_interrupted_run_continues_where_it_stopped(ground: Ground, large: Path) -> None:
     shutil.copytree(large, ground.store)
     commit = manifest_of(ground).commit_id
 
@@ -507,7 +509,7 @@ def test_what_a_fault_interrupts_goes_on_where_it_stopped(ground: Ground, large:
 
 @pytest.mark.rule("engine-35")
 @pytest.mark.parametrize("harm", [truncate, flip_a_bit])
-def test_only_complete_kept_vectors_are_used(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_incomplete_kept_vectors_are_not_used(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path, keys, vectors = (
         tmp_path / "some.vectors",
         [hash_text(f"text {number}") for number in range(9)],

@@ -229,7 +229,7 @@ def test_a_sync_that_began_before_a_rollback_is_refused_and_the_next_one_is_not(
 
 @pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize("batch_documents", [1, 5000], ids=["several batches", "one batch"])
-def test_nothing_of_a_sync_that_began_before_a_rollback_comes_after_it(
+def test_a_sync_that_began_before_a_rollback_stores_nothing_after_it(
     tmp_path: Path, batch_documents: int, *, resume: bool
 ) -> None:
     project, meanwhile = SyncedProject(tmp_path, ingest_batch_documents=batch_documents), Once("lease")

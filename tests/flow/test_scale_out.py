@@ -120,7 +120,7 @@ def test_a_request_without_a_key_is_refused(site: Site):
     assert answer.status_code == 401
 
 
-def test_what_one_server_stored_every_server_finds(site: Site):
+def test_every_server_finds_documents_that_one_server_stored(site: Site):
     for server in site.servers:
         found = server.post("/rag/query", {"query": "lunch", "kb_id": "kb-1"}, key=site.key).json()["results"]
         assert [each["content"] for each in found] == ["Lunch of kb-1 is at one."]

@@ -68,7 +68,7 @@ def test_a_hit_names_twenty_other_places_and_counts_the_rest(crowded: dict[int, 
     assert len(json.dumps(told)) < 10_000
 
 
-def test_of_equally_good_copies_the_first_by_id_are_named_whatever_the_layout(
+def test_equally_good_copies_are_named_in_order_of_their_ids_in_every_layout(
     crowded: dict[int, Ground], tmp_path: Path
 ) -> None:
     """Compare one shard with all copies to many shards with some each."""

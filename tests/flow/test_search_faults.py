@@ -63,7 +63,7 @@ def without_cache(ground: Ground) -> Ground:
 @every_file
 @damages
 @pytest.mark.rule("engine-21")
-def test_what_is_damaged_in_the_store_is_named_and_the_rest_answers(
+def test_damaged_files_of_the_store_are_named_and_the_other_shards_answer(
     ground: Ground, suffix: str, damage: Callable[[Path], None], mode: SearchMode
 ) -> None:
     broken = ground.stored_files(suffix)[0]
@@ -83,7 +83,7 @@ def test_what_is_damaged_in_the_store_is_named_and_the_rest_answers(
 @every_mode
 @every_file
 @pytest.mark.rule("engine-21")
-def test_what_is_damaged_in_every_shard_is_an_error_only_where_nothing_else_answers(
+def test_a_file_that_is_damaged_in_every_shard_is_an_error_only_if_nothing_else_answers(
     ground: Ground, suffix: str, mode: SearchMode
 ) -> None:
     for path in ground.stored_files(suffix):
@@ -101,7 +101,7 @@ def test_what_is_damaged_in_every_shard_is_an_error_only_where_nothing_else_answ
 @every_file
 @damages
 @pytest.mark.rule("engine-21")
-def test_what_is_damaged_in_the_cache_is_fetched_again(
+def test_a_damaged_file_of_the_cache_is_fetched_again(
     ground: Ground, suffix: str, damage: Callable[[Path], None]
 ) -> None:
     with ground.open() as kb:

@@ -198,7 +198,7 @@ LINK = relation(src="blue door", dst="Green Key", rel="opened by", weight=0.5)
 NOTES = [Document(f"note-{number}", f"a short note, number {number}") for number in range(6)]
 
 
-def test_what_a_model_finds_is_walked(modelled: Ground, model: ModelServer) -> None:
+def test_search_follows_the_entities_that_a_model_finds(modelled: Ground, model: ModelServer) -> None:
     model.answers += [LINK] * len(NOTES)
     with modelled.open() as kb:
         kb.upsert(NOTES)

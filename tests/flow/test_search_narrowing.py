@@ -142,7 +142,7 @@ def test_equals_are_in_the_order_of_their_ids(tmp_path: Path) -> None:
 
 @fusing_modes
 @pytest.mark.rule("engine-14")
-def test_what_is_as_far_as_the_limit_is_not_found(many: KnowledgeBase, mode: SearchMode) -> None:
+def test_rows_at_the_maximum_distance_are_not_found(many: KnowledgeBase, mode: SearchMode) -> None:
     nearest = many.search(QUERY, mode="vector", exact=True, limit=40)
     distances = [hit.distance for hit in nearest if hit.distance is not None]
     found = many.search(QUERY, mode=mode, limit=MANY, exact=True, options=SearchOptions(max_distance=distances[20]))

@@ -115,7 +115,7 @@ def test_an_unknown_mode_and_a_diversity_out_of_range_are_refused(kb: KnowledgeB
 
 @every_mode
 @pytest.mark.parametrize("limit", [0, -1])
-def test_who_wants_nothing_gets_nothing(kb: KnowledgeBase, mode: SearchMode, limit: int) -> None:
+def test_a_limit_that_is_not_positive_returns_nothing(kb: KnowledgeBase, mode: SearchMode, limit: int) -> None:
     assert len(kb.search("castle", mode=mode, limit=limit)) == 0
 
 
@@ -143,7 +143,7 @@ def test_who_wants_nothing_gets_nothing(kb: KnowledgeBase, mode: SearchMode, lim
         ("item7", "doc-0007"),
     ],
 )
-def test_what_is_written_is_found_first(kb: KnowledgeBase, query: str, expected: str, mode: SearchMode) -> None:
+def test_exact_words_are_found_first(kb: KnowledgeBase, query: str, expected: str, mode: SearchMode) -> None:
     assert ids_of(kb.search(query, mode=mode))[:1] == [expected]
 
 
@@ -169,7 +169,7 @@ def test_a_long_question_may_quote_what_its_answer_does_not(kb: KnowledgeBase, m
 
 @with_keywords
 @pytest.mark.parametrize("query", ["castle -garden", 'castle -"with roses"', "castle -garde*  -garden"])
-def test_what_is_excluded_is_never_found(kb: KnowledgeBase, query: str, mode: SearchMode) -> None:
+def test_excluded_words_are_never_found(kb: KnowledgeBase, query: str, mode: SearchMode) -> None:
     found = ids_of(kb.search(query, mode=mode, limit=100))
     assert "castle" in found
     assert "garden" not in found

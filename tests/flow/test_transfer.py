@@ -307,7 +307,7 @@ def test_an_interrupted_export_leaves_the_old_file_and_nothing_else(tmp_path: Pa
     assert len(list(folder.iterdir())) == 2
 
 
-def test_an_interrupted_import_goes_on_with_what_it_built(tmp_path: Path) -> None:
+def test_an_interrupted_import_continues_with_the_shards_that_it_built(tmp_path: Path) -> None:
     ground = Ground(tmp_path, build_part_bytes=900, graph="text")
     with ground.open() as kb:
         kb.upsert(numbered(12))
@@ -332,7 +332,7 @@ def test_an_interrupted_import_goes_on_with_what_it_built(tmp_path: Path) -> Non
         assert answers(copy) == before
 
 
-def test_what_others_change_meanwhile_does_not_outlive_a_replacement(ground: Ground) -> None:
+def test_changes_that_others_make_meanwhile_do_not_outlive_a_replacement(ground: Ground) -> None:
     with ground.open() as other:
         other.upsert(numbered(9))
         file = exported(other, ground.folder / "backup.jsonl")
@@ -370,7 +370,9 @@ def test_two_who_import_the_same_at_once_do_not_undo_each_other(ground: Ground, 
         assert other.maintenance.fsck().is_sound
 
 
-def test_from_a_folder_to_a_bucket_and_back(origin: Origin, elsewhere: Ground, s3: S3Server, tmp_path: Path) -> None:
+def test_a_kb_moves_from_a_folder_to_a_bucket_and_back(
+    origin: Origin, elsewhere: Ground, s3: S3Server, tmp_path: Path
+) -> None:
     """And what is damaged there is repaired there."""
     lines = tmp_path / "back.jsonl.gz"
     store = s3.store("transfer")

@@ -165,7 +165,7 @@ def test_a_rollback_stores_no_new_shard_and_is_a_version_itself(ground: Ground) 
     assert requests.counts["upload"] == 0
 
 
-def test_what_is_written_after_going_back_builds_on_it(ground: Ground) -> None:
+def test_a_write_after_a_rollback_builds_on_the_restored_version(ground: Ground) -> None:
     with ground.open() as kb:
         paint(kb, "red")
         paint(kb, "green", "door")
@@ -347,9 +347,7 @@ def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_restored(ground: G
 
 
 @pytest.mark.parametrize("step", ["uploaded", "lease"])
-def test_what_a_rollback_brings_back_is_not_lost_by_a_compaction_that_began_before_it(
-    ground: Ground, step: str
-) -> None:
+def test_a_compaction_that_began_before_a_rollback_does_not_lose_restored_documents(ground: Ground, step: str) -> None:
     meanwhile = Once(step)
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
         paint(other, "red", "door", "roof")
@@ -362,7 +360,7 @@ def test_what_a_rollback_brings_back_is_not_lost_by_a_compaction_that_began_befo
 
 @pytest.mark.parametrize("step", ["embed", "uploaded", "lease"])
 @pytest.mark.parametrize("layout", ["tail", "runs"])
-def test_what_a_rollback_brings_back_is_not_lost_by_a_re_embedding_that_began_before_it(
+def test_a_re_embedding_that_began_before_a_rollback_does_not_lose_restored_documents(
     tmp_path: Path, step: str, layout: str
 ) -> None:
     ground = Ground(tmp_path, keep_versions=10, **(MANY_SHARDS if layout == "runs" else {}))

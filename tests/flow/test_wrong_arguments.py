@@ -106,7 +106,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_what_is_not_a_document_is_refused_and_nothing_is_stored(kb: KnowledgeBase, name: str) -> None:
+def test_an_invalid_document_is_refused_and_nothing_is_stored(kb: KnowledgeBase, name: str) -> None:
     before = all_ids(kb)
     with raises_code("E213", errors.UsageError):
         kb.upsert([Document("first", "text"), dataclasses.replace(DOCUMENT, **DOCUMENTS[name])])
@@ -119,7 +119,7 @@ def test_the_client_refuses_such_a_document_as_well(remote: Any, name: str) -> N
         remote.upsert([dataclasses.replace(DOCUMENT, **DOCUMENTS[name])])
 
 
-def test_what_is_right_in_another_form_is_accepted(kb: KnowledgeBase) -> None:
+def test_valid_values_in_other_forms_are_accepted(kb: KnowledgeBase) -> None:
     assert len(kb.search("castles", limit=np.int64(2))) == 2  # type: ignore[arg-type]
     assert len(kb.search_vector(np.ones(16), limit=2)) == 2
     assert kb.delete(each for each in ["nothing"]).deleted == 0  # type: ignore[arg-type]

@@ -149,7 +149,7 @@ def test_endless_trailers_of_a_body_are_refused(guarded: Keyed):
 @pytest.mark.parametrize(
     "sent", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"]
 )
-def test_what_is_not_http_is_answered_with_our_error(guarded: Keyed, sent: bytes):
+def test_a_malformed_http_request_gets_our_error(guarded: Keyed, sent: bytes):
     assert error_in(guarded.server.raw(sent)) == (400, "E601")
 
 

@@ -155,7 +155,7 @@ def test_files_of_the_server_are_synced_when_asked(server: Served):
     assert server.get("/rag/docs/milk.md").status_code == 200, "its source would bring it back"
 
 
-def test_what_http_cannot_carry_is_refused_before_anything_is_sent():
+def test_a_value_that_http_cannot_carry_is_refused_before_anything_is_sent():
     with pair.connect("http://127.0.0.1:9", retries=0) as kb:
         for work in (
             lambda: kb.search_vector([0.0, 1.0], exact=True),
@@ -332,7 +332,7 @@ STORED = {"ingested_docs": 1, "replaced_docs": 0, "unchanged_docs": 0, "ingested
 GOOD = 200, {"content-type": "application/json"}, json.dumps(STORED).encode()
 
 
-def test_what_passes_is_tried_again_with_the_same_key_for_the_work():
+def test_a_passing_error_is_retried_with_the_same_idempotency_key():
     busy = error_answer("E608", 429, wait="1")
     answers = (busy, None, error_answer("E203", 409), error_answer("E611", 503), (502, {"retry-after": "0"}, b"<html>"))
     began = time.monotonic()

@@ -274,7 +274,7 @@ def test_a_key_for_some_kbs_has_the_models_of_these(chat: Keyed):
         ),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(client: openai.OpenAI, more: dict[str, Any], parameter: str):
+def test_an_unsupported_option_is_refused_by_name(client: openai.OpenAI, more: dict[str, Any], parameter: str):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**{"model": "pair", "messages": ROLLBACK, **more})
     told = api_error(caught.value)

@@ -66,12 +66,12 @@ def wild(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("route", [operation.route for operation in OPERATIONS])
-def test_what_the_document_allows_is_answered_as_it_says(wild: Served, route: str):
+def test_a_request_that_the_document_allows_gets_the_described_response(wild: Served, route: str):
     exercised(wild, route, GenerationMode.POSITIVE)
 
 
 @pytest.mark.parametrize("route", [each.route for each in OPERATIONS if each.takes_input])
-def test_what_the_document_forbids_is_refused(wild: Served, route: str):
+def test_a_request_that_the_document_forbids_is_refused(wild: Served, route: str):
     exercised(wild, route, GenerationMode.NEGATIVE)
 
 

@@ -121,7 +121,7 @@ def test_a_collection_of_another_kb_is_synced_in_the_background_and_on_request(s
     assert error_of(synced.post("/sync", {"kb_id": "unfed"})) == (400, "E201")
 
 
-def test_who_may_use_some_kbs_only_does_not_see_sources(keyed: Keyed):
+def test_a_caller_with_access_to_some_kbs_does_not_see_sources(keyed: Keyed):
     assert keyed.server.get("/sync", key=keyed.key("read", "default")).status_code == 403
     assert keyed.server.get("/sync", key=keyed.key("read")).json()["enabled"] is False
 
@@ -171,7 +171,7 @@ def test_pages_that_are_added_at_the_same_time_are_all_kept(tmp_path: Path):
         assert sorted((server.folder / ".pair" / "links.txt").read_text().split()) == sorted(urls)
 
 
-def test_only_an_administrator_of_all_kbs_adds_pages(keyed: Keyed):
+def test_a_caller_who_is_not_administrator_of_all_kbs_cannot_add_pages(keyed: Keyed):
     for key in (keyed.key("read"), keyed.key("write"), keyed.key("admin", "default")):
         refused = keyed.server.post("/sync/links", {"url": "https://example.com/"}, key=key)
         assert error_of(refused) == (403, "E603")

@@ -240,7 +240,7 @@ def test_knowledge_bases_and_documents_are_resources(plain: Served, mode: str):
     over_http(plain.url, work, mode=mode)
 
 
-def test_a_long_resource_says_where_it_goes_on(writable: Keyed):
+def test_a_long_resource_says_where_it_continues(writable: Keyed):
     async def work(client: Client) -> None:
         first, note = (await client.read_resource("kb://default/long.md")).contents
         assert note.uri in read_text(note)
@@ -253,7 +253,7 @@ def test_a_long_resource_says_where_it_goes_on(writable: Keyed):
 # ── what goes wrong ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_goes_wrong_is_a_result_with_a_code_and_what_to_do(plain: Served):
+def test_an_error_is_a_result_with_a_code_and_a_hint(plain: Served):
     async def work(client: Client) -> None:
         assert (await refusal(client, "fetch", id="none.md"))["code"] == "E214"
         unknown = await refusal(client, "search", query="x", kb="none")
@@ -430,7 +430,7 @@ def test_a_key_that_may_read_only_is_not_shown_what_writes(writable: Keyed):
     over_http(writable.server.url, _refused_to_write, key=writable.key("read"))
 
 
-def test_nothing_is_written_where_that_is_not_allowed(plain: Served):
+def test_a_write_without_permission_changes_nothing(plain: Served):
     over_http(plain.url, _refused_to_write)
 
 

@@ -157,7 +157,9 @@ def test_a_conversation_is_understood_in_a_response(client: openai.OpenAI):
         ),
     ],
 )
-def test_what_a_response_cannot_do_is_refused_by_name(client: openai.OpenAI, more: dict[str, Any], parameter: str):
+def test_an_unsupported_option_of_a_response_is_refused_by_name(
+    client: openai.OpenAI, more: dict[str, Any], parameter: str
+):
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(**{"model": "pair", "input": "Why?", **more})
     assert caught.value.param == parameter

@@ -112,7 +112,7 @@ def test_the_page_is_served_with_a_strict_policy_and_revalidated(server: Served)
 
 
 @pytest.mark.parametrize("name", ["", "../http/app.py", "%2e%2e/http/app.py", "__init__.py", "index.html", "a%00.js"])
-def test_nothing_but_the_files_of_the_page_is_served(server: Served, name: str):
+def test_other_files_than_those_of_the_page_are_not_served(server: Served, name: str):
     head = f"GET /ui/{name} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     assert b" 404 " in server.raw(head.encode()).partition(b"\r\n")[0]
 
@@ -182,7 +182,7 @@ def test_modes_filters_and_scores_are_shown(viewer: Viewer):
         expect(page.get_by_role("alert")).to_contain_text("E211")
 
 
-def test_only_the_newest_question_is_answered(viewer: Viewer):
+def test_the_page_shows_the_answer_to_the_newest_question(viewer: Viewer):
     with viewer.page() as page:
         page.get_by_role("searchbox").press_sequentially("network time protocol", delay=0)
         wait_for_hits_of(page, "network time protocol")

@@ -158,7 +158,7 @@ def test_searching_a_removed_version_is_reported(viewer: Viewer) -> None:
             expect(page.locator(".hit .passage").first).to_contain_text("Lunch")
 
 
-def test_who_may_not_go_back_sees_no_button_for_it(browser: Browser, keyed: Keyed) -> None:
+def test_a_caller_without_permission_to_roll_back_sees_no_button_for_it(browser: Browser, keyed: Keyed) -> None:
     keyed.server.ingest({"lunch.md": "# Lunch\n\nLunch is at two.\n"}, key=keyed.key("write"))
     for key, may in ((keyed.key("read"), False), (keyed.key("admin"), True)):
         with Viewer(browser, keyed.server.url).page("#/versions", allowed=("401",)) as page:

@@ -111,7 +111,7 @@ def test_the_graph_of_an_earlier_version_is_that_of_then(few: Served) -> None:
 
 
 @pytest.mark.parametrize("at", ["", 0, -1, True, 1.5, [], {}, "x" * 201, 2**60])
-def test_what_is_not_a_name_of_a_version_is_not_understood(plain: Served, at: object) -> None:
+def test_an_invalid_name_of_a_version_is_refused(plain: Served, at: object) -> None:
     assert error_of(plain.post("/rag/query", {"query": "lunch", "at": at})) == (400, "E601")
     assert error_of(plain.post("/ask", {"query": "lunch", "at": at})) == (400, "E601")
 
@@ -178,7 +178,7 @@ def test_requests_at_a_version_are_right_or_refused_while_it_is_rolled_back_comp
     assert right
 
 
-def test_as_many_shards_stay_in_use_however_many_versions_are_read(plain: Served) -> None:
+def test_reading_many_versions_keeps_the_number_of_shards_in_use(plain: Served) -> None:
     numbers = paint(plain, "many", *[f"colour{number}" for number in range(12)])
     before = shards_in_use(plain)
     for k in (1, 2):

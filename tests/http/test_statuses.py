@@ -39,11 +39,11 @@ def assert_error(response: httpx2.Response, status: int, code: str) -> dict[str,
         pytest.param("/ask", {"query": "x", "context": {"delegationChain": 7}}, "E601", id="bad-context"),
     ],
 )
-def test_what_cannot_be_understood_or_is_not_there_is_400(plain: Served, path: str, body: Any, code: str):
+def test_an_invalid_request_or_a_missing_value_is_400(plain: Served, path: str, body: Any, code: str):
     assert_error(plain.post(path, body), 400, code)
 
 
-def test_what_is_not_json_is_400(plain: Served):
+def test_invalid_json_is_400(plain: Served):
     assert_error(
         plain.request("POST", "/rag/query", content=b"{", headers={"content-type": "application/json"}), 400, "E601"
     )
@@ -69,7 +69,7 @@ def test_vectors_of_the_wrong_size_are_400(plain: Served):
     assert_error(plain.ingest({"a": "More."}, kb_id="small"), 400, "E304")
 
 
-def test_what_does_not_exist_is_404_and_a_wrong_method_405(plain: Served):
+def test_an_unknown_path_is_404_and_a_wrong_method_405(plain: Served):
     assert_error(plain.get("/rag/docs/absent"), 404, "E214")
     assert_error(plain.request("DELETE", "/rag/docs/absent"), 404, "E214")
     assert_error(plain.post("/librarians/nobody/ask", {"query": "x"}), 404, "E605")
@@ -136,7 +136,7 @@ def test_a_cache_without_room_is_503(cramped: Served):
     assert "pair_cache_budget_exceeded_total 1.0" in cache
 
 
-def test_damaged_data_is_500_and_the_rest_goes_on(cramped: Served, plain: Served):
+def test_damaged_data_is_500_and_other_requests_succeed(cramped: Served, plain: Served):
     (plain.folder / ".pair" / "store" / "broken.duckdb.manifest.json").write_bytes(b"{}")
     assert_error(cramped.get("/rag/docs?kb_id=broken"), 500, "E207")
     (plain.folder / ".pair" / "store" / "broken.duckdb.manifest.json").unlink()

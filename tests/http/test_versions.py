@@ -76,14 +76,14 @@ def test_differences_are_paged_and_long_texts_are_cut(plain: Served) -> None:
         ("POST", "/rag/rollback", {"kb_id": "never", "version": 1}, 400, "E201"),
     ],
 )
-def test_what_is_not_there_is_refused(
+def test_a_missing_version_is_refused(
     plain: Served, method: str, path: str, value: object, status: int, code: str
 ) -> None:
     refused = plain.get(path) if method == "GET" else plain.post(path, value)
     assert error_of(refused) == (status, code)
 
 
-def test_only_an_admin_rolls_back_and_other_roles_get_an_error(keyed: Keyed) -> None:
+def test_roles_other_than_admin_cannot_roll_back(keyed: Keyed) -> None:
     server, read, write = keyed.server, keyed.key("read"), keyed.key("write")
     other = keyed.key("admin", "elsewhere")
     for key, may in ((read, False), (write, False), (keyed.key("admin"), True)):

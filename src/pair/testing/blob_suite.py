@@ -40,11 +40,11 @@ NOWHERE = Version("no-such-version")
 class BlobStoreSuite:
     """The tests of a blob store. Each test needs an empty store."""
 
-    def test_what_was_put_is_there(self, store: BlobStore) -> None:
+    def test_a_stored_blob_is_there(self, store: BlobStore) -> None:
         version = store.put("a/b", b"data")
         assert store.get("a/b") == Blob(b"data", version)
 
-    def test_what_was_never_put_is_not(self, store: BlobStore, tmp_path: Path) -> None:
+    def test_a_blob_that_was_never_stored_is_missing(self, store: BlobStore, tmp_path: Path) -> None:
         assert store.get("a/b") is None
         assert store.get_range("a/b", 0, 1) is None
         assert store.get_if_changed("a/b", NOWHERE) is None
@@ -64,7 +64,7 @@ class BlobStoreSuite:
         assert store.get_range("key", 0, 10) == b""
 
     @pytest.mark.parametrize("key", KEYS)
-    def test_key_is_kept_as_it_is(self, store: BlobStore, key: str) -> None:
+    def test_a_key_is_stored_unchanged(self, store: BlobStore, key: str) -> None:
         store.put(key, key.encode())
         blob = store.get(key)
         assert blob is not None
@@ -74,13 +74,13 @@ class BlobStoreSuite:
         assert list(store.list("")) == []
 
     @pytest.mark.parametrize("key", NO_KEYS)
-    def test_key_that_not_all_stores_can_hold_is_refused(self, store: BlobStore, key: str) -> None:
+    def test_a_key_that_some_stores_cannot_hold_is_refused(self, store: BlobStore, key: str) -> None:
         with pytest.raises(ValueError, match="a key "):
             store.put(key, b"")
         with pytest.raises(ValueError, match="a key "):
             store.get(key)
 
-    def test_keys_that_differ_little_are_different_blobs(self, store: BlobStore) -> None:
+    def test_similar_keys_are_different_blobs(self, store: BlobStore) -> None:
         keys = ["a", "A", "a/b", "a/b/c", "a.b", "a%2fb", "\u00e9", "e\u0301", "b", "b.", "b.%", "b/a"]
         for key in keys:
             store.put(key, f"of {key}".encode())
@@ -97,7 +97,7 @@ class BlobStoreSuite:
         store.delete("key")
         assert store.get_if_changed("key", second) is None
 
-    def test_quick_changes_of_equal_size_are_all_seen(self, store: BlobStore) -> None:
+    def test_quick_changes_of_equal_size_are_all_noticed(self, store: BlobStore) -> None:
         version = store.put("key", b"0000")
         for number in range(1, 30):
             if number % 3 == 0:
@@ -124,7 +124,7 @@ class BlobStoreSuite:
         store.put("key", b"0123456789")
         assert store.get_range("key", start, length) == expected
 
-    def test_file_goes_in_and_comes_out(self, store: BlobStore, tmp_path: Path) -> None:
+    def test_a_file_is_stored_and_read_back(self, store: BlobStore, tmp_path: Path) -> None:
         content = bytes(range(256)) * 80_000
         (tmp_path / "in").write_bytes(content)
         version = store.upload("a/file", tmp_path / "in")
@@ -147,14 +147,14 @@ class BlobStoreSuite:
             store.download("key", tmp_path / "mine")
         assert (tmp_path / "mine").read_bytes() == b"mine"
 
-    def test_put_if_replaces_the_version_it_names_only(self, store: BlobStore) -> None:
+    def test_put_if_replaces_only_the_named_version(self, store: BlobStore) -> None:
         first = store.put("key", b"first")
         second = store.put_if("key", b"second", first)
         with pytest.raises(VersionMismatchError):
             store.put_if("key", b"stale", first)
         assert store.get("key") == Blob(b"second", second)
 
-    def test_put_if_does_not_bring_a_blob_back(self, store: BlobStore) -> None:
+    def test_put_if_does_not_restore_a_deleted_blob(self, store: BlobStore) -> None:
         version = store.put("key", b"data")
         store.delete("key")
         for known in (version, NOWHERE):
@@ -162,7 +162,7 @@ class BlobStoreSuite:
                 store.put_if("key", b"again", known)
         assert store.get("key") is None
 
-    def test_create_writes_only_where_nothing_is(self, store: BlobStore) -> None:
+    def test_create_writes_only_a_new_blob(self, store: BlobStore) -> None:
         version = store.create("key", b"first")
         with pytest.raises(VersionMismatchError):
             store.create("key", b"second")
@@ -170,14 +170,14 @@ class BlobStoreSuite:
         store.delete("key")
         store.create("key", b"third")
 
-    def test_versions_that_are_read_and_written_are_the_same(self, store: BlobStore) -> None:
+    def test_get_and_put_return_the_same_version(self, store: BlobStore) -> None:
         store.create("key", b"first")
         read = store.get("key")
         assert read is not None
         written = store.put_if("key", b"second", read.version)
         assert store.put_if("key", b"third", written) != written
 
-    def test_list_goes_by_prefix_in_the_order_of_keys(self, store: BlobStore) -> None:
+    def test_list_returns_keys_with_a_prefix_in_order(self, store: BlobStore) -> None:
         for key in ["kb/b", "kb/a", "kb-2/a", "kb/shards/1", "kb/shards/10", "kb/shards/2", "Kb/a", "kb"]:
             store.put(key, b"12")
         below = ["kb/a", "kb/b", "kb/shards/1", "kb/shards/10", "kb/shards/2"]
@@ -188,7 +188,7 @@ class BlobStoreSuite:
             assert list(store.list(nowhere)) == []
         assert {info.size_bytes for info in store.list("")} == {2}
 
-    def test_times_are_those_of_one_clock(self, store: BlobStore) -> None:
+    def test_times_come_from_one_clock(self, store: BlobStore) -> None:
         store.put("first", b"")
         store.put("second", b"")
         times = {info.key: info.modified_at for info in store.list("")}
@@ -202,14 +202,14 @@ class BlobStoreSuite:
         store.delete("a/b")
         assert store.get("a/b") is None
 
-    def test_of_many_that_create_one_wins(self, store: BlobStore) -> None:
+    def test_one_of_many_that_create_a_blob_wins(self, store: BlobStore) -> None:
         wins = _race(8, lambda number: store.create("key", b"%d" % number))
         assert len(wins) == 1
         blob = store.get("key")
         assert blob is not None
         assert blob.data == b"%d" % wins[0]
 
-    def test_of_many_that_replace_one_version_one_wins(self, store: BlobStore) -> None:
+    def test_one_of_many_that_replace_a_version_wins(self, store: BlobStore) -> None:
         version = store.put("key", b"start")
         for round_number in range(3):
             version = _won_once(store, version, b"%d of round " + b"%d" % round_number)
@@ -235,7 +235,7 @@ class BlobStoreSuite:
                 is_over.set()
             assert {shape for reader in readers for shape in reader.result()} <= {(100_000, 1)}
 
-    def test_folders_that_come_and_go_lose_no_blob(self, store: BlobStore) -> None:
+    def test_folders_that_are_made_and_removed_lose_no_blob(self, store: BlobStore) -> None:
         def come_and_go(number: int) -> bool:
             key = f"deep/down/{number}"
             for _ in range(15):

@@ -40,7 +40,7 @@ BLANK_TEXTS = ("", " ", "\n\n\t ")
 class EmbedderSuite:
     """The tests of an embedder. The same text must have exactly the same vector in every batch."""
 
-    def test_it_has_a_name_and_a_size(self, embedder: Embedder) -> None:
+    def test_the_embedder_has_a_name_and_a_size(self, embedder: Embedder) -> None:
         assert embedder.name == embedder.name.strip() != ""
         assert embedder.name.isprintable()
         assert embedder.dimension == embedder.dimension > 0
@@ -54,7 +54,7 @@ class EmbedderSuite:
             assert vectors.shape == (len(TEXTS), embedder.dimension)
             assert _lengths(vectors) == pytest.approx(np.ones(len(TEXTS)), abs=1e-5)
 
-    def test_no_texts_are_no_rows(self, embedder: Embedder) -> None:
+    def test_no_texts_give_no_rows(self, embedder: Embedder) -> None:
         assert embedder.embed([]).shape == embedder.embed_queries([]).shape == (0, embedder.dimension)
 
     def test_blank_text_is_a_row_of_zeros(self, embedder: Embedder) -> None:
@@ -63,7 +63,7 @@ class EmbedderSuite:
         assert not embedder.embed(BLANK_TEXTS).any()
         assert not embedder.embed_queries(BLANK_TEXTS).any()
 
-    def test_same_text_is_the_same_vector_in_any_company(self, embedder: Embedder) -> None:
+    def test_a_text_has_the_same_vector_in_every_batch(self, embedder: Embedder) -> None:
         alone = np.concatenate([embedder.embed([text]) for text in TEXTS])
         crowd = [*TEXTS, *(f"{text} {number}" for number in range(5) for text in TEXTS)]
         assert np.array_equal(embedder.embed(TEXTS), alone)
@@ -74,19 +74,19 @@ class EmbedderSuite:
         vectors = embedder.embed(TEXTS)
         assert len(np.unique(vectors.round(4), axis=0)) == len(TEXTS)
 
-    def test_text_is_nearest_to_one_about_the_same(self, embedder: Embedder) -> None:
+    def test_a_text_is_nearest_to_one_about_the_same_topic(self, embedder: Embedder) -> None:
         (query,) = embedder.embed_queries(["towers of the castle"])
         assert int(np.argmax(embedder.embed(TEXTS) @ query)) == 1
 
     @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS.keys())
-    def test_odd_text_is_a_finite_row(self, embedder: Embedder, text: str) -> None:
+    def test_an_odd_text_gives_a_finite_row(self, embedder: Embedder, text: str) -> None:
         vectors = embedder.embed([TEXTS[0], text])
         assert vectors.shape == (2, embedder.dimension)
         assert np.isfinite(vectors).all()
         assert min(abs(_lengths(vectors)[1] - whole) for whole in (0, 1)) < 1e-5
         assert np.array_equal(vectors[1], embedder.embed([text])[0])
 
-    def test_threads_share_it(self, embedder: Embedder) -> None:
+    def test_threads_can_share_the_embedder(self, embedder: Embedder) -> None:
         batches = [[f"{text} {number}" for text in TEXTS] for number in range(4)]
         expected = [embedder.embed(batch) for batch in batches]
         with ThreadPoolExecutor(3) as pool:

@@ -24,12 +24,12 @@ WRITERS, TURNS = 3, 24
 class LeaseSuite:
     """The tests of leases. Short leases end in real time, because the tests do not control the clock."""
 
-    def test_free_lease_is_had_at_once(self, leases: Leases) -> None:
+    def test_a_free_lease_is_acquired_at_once(self, leases: Leases) -> None:
         lease = leases.acquire("kb", seconds=LONG_SECONDS)
         assert (lease.name, lease.fence > 0, bool(lease.holder), bool(lease.token)) == ("kb", True, True, True)
         assert lease.expires_at.tzinfo is not None
 
-    def test_held_lease_is_refused_with_who_holds_it_and_until_when(self, leases: Leases, rival: Leases) -> None:
+    def test_a_held_lease_is_refused_with_its_holder_and_its_end(self, leases: Leases, rival: Leases) -> None:
         lease = leases.acquire("kb", seconds=LONG_SECONDS)
         with pytest.raises(errors.ConflictError) as raised:
             rival.acquire("kb", seconds=LONG_SECONDS)
@@ -38,21 +38,21 @@ class LeaseSuite:
         assert raised.value.details["expires_at"].endswith("Z")
         assert lease.token not in str(raised.value.to_json())
 
-    def test_leases_of_different_names_are_strangers(self, leases: Leases, rival: Leases) -> None:
+    def test_leases_of_different_names_are_independent(self, leases: Leases, rival: Leases) -> None:
         leases.acquire("kb", seconds=LONG_SECONDS)
         rival.acquire("kb-2", seconds=LONG_SECONDS)
         rival.acquire("a/kb", seconds=LONG_SECONDS)
 
-    def test_same_process_cannot_have_it_twice(self, leases: Leases) -> None:
+    def test_a_process_cannot_hold_a_lease_twice(self, leases: Leases) -> None:
         leases.acquire("kb", seconds=LONG_SECONDS)
         with pytest.raises(errors.ConflictError):
             leases.acquire("kb", seconds=LONG_SECONDS)
 
-    def test_released_lease_is_free_at_once(self, leases: Leases, rival: Leases) -> None:
+    def test_a_released_lease_is_free_at_once(self, leases: Leases, rival: Leases) -> None:
         leases.release(leases.acquire("kb", seconds=LONG_SECONDS))
         rival.acquire("kb", seconds=LONG_SECONDS)
 
-    def test_fence_ascends_with_every_lease(self, leases: Leases, rival: Leases) -> None:
+    def test_the_fence_increases_with_every_lease(self, leases: Leases, rival: Leases) -> None:
         fences = []
         for turn in range(6):
             who = leases if turn % 2 else rival
@@ -63,14 +63,14 @@ class LeaseSuite:
         fences += [last.fence, _when_free(rival, "kb").fence]
         assert all(earlier < later for earlier, later in itertools.pairwise(fences))
 
-    def test_lease_that_is_not_renewed_ends(self, leases: Leases, rival: Leases) -> None:
+    def test_a_lease_that_is_not_renewed_ends(self, leases: Leases, rival: Leases) -> None:
         lost = leases.acquire("kb", seconds=SHORT_SECONDS)
         taken = _when_free(rival, "kb")
         assert taken.token != lost.token
         with pytest.raises(LeaseLostError):
             leases.renew(lost, seconds=LONG_SECONDS)
 
-    def test_renewed_lease_goes_on(self, leases: Leases, rival: Leases) -> None:
+    def test_a_renewed_lease_continues(self, leases: Leases, rival: Leases) -> None:
         lease, renewed = _renew_in_time(leases)
         assert (renewed.fence, renewed.token) == (lease.fence, lease.token)
         threading.Event().wait(2 * SHORT_SECONDS)
@@ -78,7 +78,7 @@ class LeaseSuite:
             rival.acquire("kb", seconds=LONG_SECONDS)
         leases.renew(renewed, seconds=LONG_SECONDS)
 
-    def test_lost_lease_cannot_be_renewed_nor_does_its_release_free_the_next(
+    def test_a_lost_lease_cannot_be_renewed_and_its_release_does_not_free_the_next(
         self, leases: Leases, rival: Leases
     ) -> None:
         lost = leases.acquire("kb", seconds=LONG_SECONDS)
@@ -91,14 +91,14 @@ class LeaseSuite:
         with pytest.raises(errors.ConflictError):
             leases.acquire("kb", seconds=LONG_SECONDS)
 
-    def test_released_lease_cannot_be_renewed(self, leases: Leases) -> None:
+    def test_a_released_lease_cannot_be_renewed(self, leases: Leases) -> None:
         lease = leases.acquire("kb", seconds=LONG_SECONDS)
         leases.release(lease)
         leases.release(lease)
         with pytest.raises(LeaseLostError):
             leases.renew(lease, seconds=LONG_SECONDS)
 
-    def test_of_many_that_ask_at_once_one_gets_it(self, leases: Leases, rival: Leases) -> None:
+    def test_one_of_many_callers_at_once_gets_the_lease(self, leases: Leases, rival: Leases) -> None:
         barrier = threading.Barrier(6)
 
         def ask(number: int) -> Lease | None:
@@ -141,7 +141,7 @@ class LeaseSuite:
             list(pool.map(write, range(WRITERS)))
         assert min(turns.count(number) for number in range(WRITERS)) >= 1, "every writer has a turn"
 
-    def test_waiting_ends_with_who_holds_it_after_all_attempts(self, leases: Leases, rival: Leases) -> None:
+    def test_waiting_ends_with_the_holder_after_all_attempts(self, leases: Leases, rival: Leases) -> None:
         lease, pauses = leases.acquire("kb", seconds=LONG_SECONDS), list[int]()
         queue = LeaseQueue(rival, SystemClock(), pauses.append)
         with pytest.raises(errors.ConflictError) as raised, queue.hold("kb", seconds=LONG_SECONDS, attempts=3):
@@ -151,7 +151,7 @@ class LeaseSuite:
         leases.release(lease)
         rival.acquire("kb.next", seconds=LONG_SECONDS)  # The queue has released its place.
 
-    def test_an_occasional_writer_waits_for_nobody_that_is_next(self, leases: Leases, rival: Leases) -> None:
+    def test_an_occasional_writer_does_not_wait_for_a_reserved_turn(self, leases: Leases, rival: Leases) -> None:
         leases.acquire("kb.next", seconds=LONG_SECONDS)
         queue = LeaseQueue(rival, SystemClock(), lambda attempt: None)
         with queue.hold("kb", seconds=LONG_SECONDS, attempts=1) as lease:

@@ -44,7 +44,7 @@ def test_a_sweep_keeps_to_the_budget_by_last_use(many: Ground) -> None:
         assert code_of(lambda: kb.search("rivers", limit=100, exact=True)) == "E205", "a query holds what it asked"
 
 
-def test_what_is_in_use_stays_and_others_go_in_its_place(many: Ground) -> None:
+def test_files_in_use_stay_in_the_cache_and_others_are_removed(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
         kb.search("rivers", limit=100, exact=True)
@@ -84,7 +84,7 @@ def cached_names(ground: Ground) -> set[str]:
     return {path.name for path in (ground.cache / "pair-shards").iterdir() if path.name != ".made-by-pair"}
 
 
-def test_what_no_manifest_names_any_more_does_not_stay_in_the_cache(many: Ground) -> None:
+def test_files_that_no_manifest_names_are_removed_from_the_cache(many: Ground) -> None:
     with many.open() as writer, many.open() as reader:
         for number in range(20):
             writer.upsert(numbered(1, begin=number))
@@ -171,7 +171,7 @@ def test_eviction_under_readers_in_other_processes_hurts_none_of_them(many: Grou
 
 
 @pytest.mark.rule("engine-23")
-def test_what_an_older_layout_left_goes_with_the_first_publication(tmp_path: Path) -> None:
+def test_files_of_an_older_layout_are_removed_with_the_first_publication(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     for name in ("old.duckdb", "old.snapshot.json", "other.duckdb"):

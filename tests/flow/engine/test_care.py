@@ -126,7 +126,7 @@ def test_garbage_collection_removes_what_no_manifest_names_and_nothing_else(many
         assert all_ids(kb) == [each.id for each in numbered(30)]
 
 
-def test_a_reader_of_an_old_manifest_goes_on_with_the_new_one_after_a_collection(many: Ground) -> None:
+def test_a_reader_of_an_old_manifest_continues_with_the_new_one_after_a_collection(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
         kb.maintenance.compact(everything=True)

@@ -72,7 +72,7 @@ def test_documents_are_listed_page_by_page_over_shards(many: Ground) -> None:
 
 
 @pytest.mark.rule("engine-14")
-def test_by_distance_means_strictly_nearer(many: Ground) -> None:
+def test_a_maximum_distance_excludes_rows_at_that_distance(many: Ground) -> None:
     on_a_line = [placed(f"at-{number:02}", [float(number), *[0.0] * (DIMENSION - 1)]) for number in range(30)]
     origin = [0.0] * DIMENSION
     with many.open() as kb:

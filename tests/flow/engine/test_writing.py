@@ -25,7 +25,7 @@ def test_a_batch_that_is_stored_already_costs_nothing(many: Ground) -> None:
     assert sorted(many.store.rglob("*")) == files
 
 
-def test_only_what_changed_is_embedded(many: Ground) -> None:
+def test_unchanged_texts_are_not_embedded_again(many: Ground) -> None:
     embedder = CountingEmbedder()
     with many.open(embedder=embedder) as kb:
         kb.upsert(numbered(30))
@@ -51,7 +51,7 @@ def test_a_document_that_is_replaced_leaves_no_chunk_behind(ground: Ground) -> N
         assert kb.document("a").chunks == 1
 
 
-def test_of_one_id_twice_in_a_batch_the_last_is_stored(ground: Ground) -> None:
+def test_the_last_document_with_an_id_in_a_batch_is_stored(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert([Document("a", "first"), Document("a", "second")])
         assert kb.document("a").text == "second"

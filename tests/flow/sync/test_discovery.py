@@ -16,7 +16,7 @@ from support.sync_runs import INTERVAL, OTHER, URL, did, entry
 @pytest.mark.rule("sync-9")
 @pytest.mark.rule("sync-12")
 @pytest.mark.rule("sync-44")
-def test_what_is_gone_leaves_state_index_and_copies(project: Project) -> None:
+def test_removed_sources_leave_the_state_the_index_and_the_copies(project: Project) -> None:
     project.write("a.md", "a")
     project.write("b.md", "b")
     project.serve(URL, Page("page"))

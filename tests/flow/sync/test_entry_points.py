@@ -52,7 +52,7 @@ def test_a_run_goes_over_every_source_once_and_leaves_no_thread_behind(project: 
 
 
 @pytest.mark.rule("sync-6")
-def test_a_first_sync_goes_on_while_the_program_that_started_it_does(project: Project) -> None:
+def test_a_first_sync_continues_while_the_program_that_started_it_does(project: Project) -> None:
     project.write("a.md", "text")
     may_go_on = threading.Event()
     project.summariser.on_call = lambda _: assert_set(may_go_on)

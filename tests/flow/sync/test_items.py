@@ -68,7 +68,7 @@ def changed(item: Item) -> Item:
     return dataclasses.replace(item, content=item.content + b" More.")
 
 
-def test_what_a_source_does_not_mention_stays(source: SourceProject) -> None:
+def test_items_that_an_incomplete_source_does_not_mention_stay(source: SourceProject) -> None:
     assert counts(source.reports(A, B, Cursor(1))) == {"added": 2}
     assert counts(source.reports(changed(A), C, Cursor(2))) == {"added": 1, "changed": 1, "unchanged": 1}
     assert source.texts == {"notes/a": "Text a. More.", "notes/b": "Text b.", "notes/c": "Text c."}
@@ -76,7 +76,7 @@ def test_what_a_source_does_not_mention_stays(source: SourceProject) -> None:
     assert source.cursors == [None, 1, 2]
 
 
-def test_what_a_complete_source_does_not_mention_goes(source: SourceProject) -> None:
+def test_items_that_a_complete_source_does_not_mention_are_removed(source: SourceProject) -> None:
     source.reports(A, B, C)
     report = source.reports(Unchanged("a"), Failed("b", "no permission"), Complete())
     assert (counts(report), dict(report.problems)) == (
@@ -87,7 +87,7 @@ def test_what_a_complete_source_does_not_mention_goes(source: SourceProject) -> 
     assert counts(source.reports(Deleted("a"), Deleted("a"), Deleted("never"))) == {"removed": 1, "unchanged": 1}
 
 
-def test_what_was_reported_before_a_fault_counts_and_the_source_is_tried_after_a_tick(source: SourceProject) -> None:
+def test_items_reported_before_a_fault_count_and_the_source_is_tried_after_a_tick(source: SourceProject) -> None:
     report = source.reports(A, Cursor(1), B, SourceFault("the connection was lost"))
     assert (counts(report), dict(report.problems)) == ({"added": 2, "failed": 1}, {"notes": "the connection was lost"})
     assert counts(source.reports(after=TICK / 2)) == {"unchanged": 2}

@@ -99,7 +99,7 @@ def test_both_files_are_replaced_and_never_written_in_place(project: Project) ->
 
 
 @pytest.mark.rule("sync-49")
-def test_at_every_moment_of_a_run_the_two_files_show_one_state(project: Project) -> None:
+def test_the_two_files_show_one_state_at_every_moment_of_a_run(project: Project) -> None:
     for number in range(30):
         project.write(f"{number}.md", f"text {number}")
         project.serve(f"https://example.com/{number}", Page(f"page {number}"))

@@ -65,7 +65,7 @@ def test_a_model_that_answers_badly_is_asked_for_every_source(project: Project) 
 
 @pytest.mark.rule("sync-13")
 @pytest.mark.rule("sync-33")
-def test_what_is_pending_is_tried_after_all_that_is_new_or_changed(project: Project) -> None:
+def test_pending_sources_are_tried_after_all_new_and_changed_ones(project: Project) -> None:
     project.policy = SyncSettings(summarization_concurrency=1)
     stuck = ["1.md", "2.md", "3.md", project.serve(URL, Page("page"))]
     for name in stuck[:3]:

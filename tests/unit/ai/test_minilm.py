@@ -24,7 +24,7 @@ def test_texts_about_the_same_are_near_without_a_word_in_common() -> None:
     assert doctor @ other < 0.2
 
 
-def test_what_follows_the_256th_token_changes_nothing() -> None:
+def test_text_after_the_256th_token_changes_nothing() -> None:
     beginning = "river " * 254
     cut, longer = EMBEDDER.embed([beginning, beginning + "castle " * 5_000])
     assert np.array_equal(cut, longer)

@@ -150,7 +150,7 @@ def test_only_a_chat_completion_has_a_text(answer: Any, expected: str | None) ->
 
 
 @pytest.mark.parametrize("body", ["{not json", "", "[" * 100_000])
-def test_what_is_not_json_has_no_text(body: str) -> None:
+def test_a_response_that_is_not_json_has_no_text(body: str) -> None:
     assert reply_text(body) is None
 
 

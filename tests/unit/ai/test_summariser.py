@@ -149,7 +149,7 @@ def test_code_is_named_by_its_first_comment_and_what_it_defines() -> None:
         ("t.csv", 'id,"born, year",name\n1,1815,Ada\n', 'id,"born, year",name 1,1815,Ada'),
     ],
 )
-def test_what_is_not_prose_is_named_by_its_parts(source_id: str, text: str, line: str) -> None:
+def test_a_file_that_is_not_prose_is_named_by_its_parts(source_id: str, text: str, line: str) -> None:
     assert line in lines_of(source_id, text)
 
 

@@ -130,7 +130,7 @@ def test_the_command_can_be_started_from_anywhere(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("client", FILES)
-def test_what_was_added_can_be_removed(client: Client, tmp_path: Path):
+def test_an_added_entry_can_be_removed(client: Client, tmp_path: Path):
     name, key = FILES[client]
     plan(client, tmp_path, ENTRY).carry_out()
     removed = plan(client, tmp_path, None)

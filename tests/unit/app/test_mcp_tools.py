@@ -73,7 +73,7 @@ def test_an_address_may_be_of_a_list_of_documents():
         "kb://a?version=1",
     ],
 )
-def test_what_is_not_an_address_is_refused(text: str):
+def test_an_invalid_address_is_refused(text: str):
     with pytest.raises(errors.UsageError) as caught:
         tools.Address.parse(text)
     assert caught.value.code == "E601"

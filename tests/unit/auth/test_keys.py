@@ -35,7 +35,7 @@ def test_a_key_is_known_until_it_expires_or_is_revoked(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["", "pair_", "pair_0a1b2c3d4e5f_" + "0" * 64, "\ud800", "x" * 100_000])
-def test_what_is_not_a_key_is_refused(tmp_path: Path, text: str):
+def test_an_invalid_key_is_refused(tmp_path: Path, text: str):
     keys = key_file(tmp_path, ManualClock())
     keys.add("someone", "read", [], None)
     with pytest.raises(errors.AccessError, match="not known"):

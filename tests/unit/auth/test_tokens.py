@@ -91,7 +91,7 @@ def test_algorithms_that_share_a_secret_cannot_be_configured(algorithms: str):
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_what_tokens_are_checked_against_must_be_configured(name: str):
+def test_the_settings_that_tokens_are_checked_against_are_required(name: str):
     settings = Settings.load(environment={f"PAIR__SERVER__{key}".upper(): "x" for key in NEEDED if key != name})
     with pytest.raises(errors.UsageError, match=name):
         TokenVerifier(settings.server, bytes, ManualClock())

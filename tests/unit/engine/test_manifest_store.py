@@ -154,7 +154,7 @@ def test_a_manifest_that_was_deleted_is_none() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_of_two_swaps_on_one_manifest_the_second_is_refused(is_first: bool) -> None:
+def test_the_second_of_two_swaps_on_one_manifest_is_refused(is_first: bool) -> None:
     store = memory()
     one, other = publication(store), publication(store)
     before = None if is_first else one.swap(None, next_of(None))
@@ -226,7 +226,7 @@ def test_a_damaged_manifest_in_its_place_is_not_overwritten() -> None:
     assert blob.data == b"damaged"
 
 
-def test_what_came_between_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_swap_and_a_lost_answer_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyStore(memory(), planned(["twice", "after"], only=["create", "put_if"]))
     published = publication(store)
     with caplog.at_level(logging.INFO, logger="pair.engine.storage.manifest_store"):

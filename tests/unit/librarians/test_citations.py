@@ -58,7 +58,7 @@ def test_other_texts_are_not_parsed_as_ids() -> None:
 FOUND = Retrieval("handbook", 7, "abc", "ngram-16", "tea?", "adaptive", 8, (FoundPassage("tea", 0, 9, "0a1b", 0.5),))
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_a_retrieval_survives_json() -> None:
     assert Retrieval.from_json(json.loads(json.dumps(FOUND.to_json()))) == FOUND
 
 

@@ -119,7 +119,7 @@ def test_names_in_json_are_those_of_the_specification() -> None:
 
 
 @pytest.mark.rule("librarian-7")
-def test_what_is_not_named_is_kept_in_metadata() -> None:
+def test_unknown_fields_are_kept_in_metadata() -> None:
     value = {"answer": "Yes.", "mood": "good", "metadata": {"x": 1}, "sources": [{"name": "n", "page": 7}]}
     response = Response.from_json(value)
     assert response.metadata == {"x": 1, "mood": "good"}

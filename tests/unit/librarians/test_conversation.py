@@ -18,12 +18,12 @@ PORT = "Which port does PostgreSQL listen on?"
         "why?",
     ],
 )
-def test_what_greets_or_asks_about_the_kb_is_small_talk(query: str) -> None:
+def test_greetings_and_questions_about_the_kb_are_small_talk(query: str) -> None:
     assert is_small_talk(query.replace("KB", "kb"))
 
 
 @pytest.mark.parametrize("query", ["help me install git", "What is git?", "Who is in the WHO?", "", "???", "naïve"])
-def test_what_has_another_word_is_none(query: str) -> None:
+def test_a_question_with_another_word_is_no_small_talk(query: str) -> None:
     assert not is_small_talk(query)
 
 

@@ -51,7 +51,7 @@ def test_without_a_usable_reply_of_a_model_words_decide() -> None:
         assert names(answered("release rolled back", SayingModel(said)))[0] == "rollback.md"
 
 
-def test_what_no_source_speaks_of_is_not_claimed() -> None:
+def test_a_statement_without_support_in_a_source_is_not_claimed() -> None:
     for response in (answered("photosynthesis"), answered("release", SayingModel("[]"))):
         assert response.sources == ()
         assert response.confidence == 0

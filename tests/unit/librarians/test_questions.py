@@ -83,7 +83,7 @@ def test_a_statement_with_the_form_of_an_answer_fits_better(query: str, answer: 
     assert fit(query, answer) > fit(query, other)
 
 
-def test_what_stands_first_behind_a_term_defines_it() -> None:
+def test_the_first_statement_after_a_term_defines_it() -> None:
     first, second = read("**savepoint**\n\nA mark to go back to. Many people like them a lot.")
     question = ask("What is a savepoint?")
     assert question.fit(first) > question.fit(second)
@@ -157,6 +157,6 @@ def test_digits_that_count_nothing_are_not_numbers(statement: str) -> None:
     assert fit("How many workers are started?", statement) == 0.0
 
 
-def test_only_a_date_answers_a_question_for_one() -> None:
+def test_a_question_for_a_date_is_answered_by_a_date() -> None:
     assert fit("When was the task group added?", "Tasks can be added to the group.") == 0.0
     assert fit("When was the task group added?", "New in version 3.11.") == 1.0

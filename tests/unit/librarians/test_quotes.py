@@ -139,7 +139,7 @@ def test_a_question_in_the_text_and_a_pointer_to_another_entry_give_way_to_what_
     assert best("What is the GC?", pointer, asked, told) == told.text
 
 
-def test_nothing_is_quoted_from_nothing() -> None:
+def test_no_passages_give_no_quotes() -> None:
     assert rank("anything?").quotes == []
     assert rank("anything?", make_hit("", "")).quotes == []
 

@@ -81,7 +81,7 @@ def test_without_other_librarians_a_router_cannot_delegate() -> None:
     assert response.error.code == "NOT_FOUND"
 
 
-def test_what_a_kb_would_find_decides_and_not_its_description() -> None:
+def test_the_passages_of_a_kb_decide_and_not_its_description() -> None:
     found = {"deploy": 0.1, "people": 0.2, "kitchen": 0.9}
     assert asked(routed("how many holidays does my contract have?", evidence=found)) == ["kitchen"]
 

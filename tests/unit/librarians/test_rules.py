@@ -47,7 +47,7 @@ def test_valid_response_has_no_fault(response: Response) -> None:
 
 @pytest.mark.rule("librarian-2")
 @pytest.mark.parametrize("given", [None, {}, {"answer": "Yes."}, "Yes.", 1, [Response(answer="Yes.")], Response])
-def test_what_is_not_a_response_is_named(given: object) -> None:
+def test_an_invalid_response_is_named(given: object) -> None:
     assert "not a Response" in (fault_of(given) or "")
 
 
@@ -125,7 +125,7 @@ def test_error_has_a_known_code_and_a_message(error: Any) -> None:
 
 @pytest.mark.rule("librarian-30")
 @pytest.mark.parametrize("query", [None, 7, b"bytes", "", " \n\t", "x" * 101])
-def test_what_is_not_a_question_is_refused(query: object) -> None:
+def test_an_invalid_question_is_refused(query: object) -> None:
     refused = query_refusal(query, 100)
     assert refused is not None
     assert refused.error is not None
@@ -443,7 +443,7 @@ def test_marks_follow_their_sources(answer: str, places: tuple[int, ...], expect
     assert renumber_marks(answer, places) == (answer if expected is None else expected)
 
 
-def test_of_two_equal_sources_the_first_is_kept() -> None:
+def test_the_first_of_two_equal_sources_is_kept() -> None:
     first, second = Citation("one", id="a", relevance=0.5), Citation("two", id="a", relevance=0.5)
     assert order_sources([first, second]) == ((first,), (0, 0))
 

@@ -116,7 +116,7 @@ def test_more_work_of_one_owner_than_may_wait_is_refused() -> None:
     assert len(answers) - len(refused) == 257
 
 
-def test_nothing_of_failed_work_stays_in_memory() -> None:
+def test_failed_work_leaves_nothing_in_memory() -> None:
     """Memory is freed before any garbage collection, because the body of a request may be large."""
 
     class Large:

@@ -40,7 +40,7 @@ def opened(server: Server) -> Iterator[RangedFile]:
         (12, 0, []),
     ],
 )
-def test_of_what_is_read_only_that_before_the_end_is_asked_for(
+def test_a_read_requests_only_the_bytes_before_the_end(
     opened: RangedFile, server: Server, start: int, length: int, asked: list[str]
 ) -> None:
     assert opened.read(start, length) == CONTENT[start : start + length]

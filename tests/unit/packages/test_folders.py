@@ -208,7 +208,7 @@ def test_leftovers_without_a_target_are_removed(tmp_path: Path):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_belongs_to_others_is_left_alone(tmp_path: Path):
+def test_leftovers_of_other_folders_are_not_removed(tmp_path: Path):
     others = {".other.staging-1/new/a.md": b"x", "kb.staging-2/a.md": b"x", ".kb.lock": b"", ".kbstaging-3": b""}
     write(tmp_path, others)
     write(tmp_path / "kb", OLD)
@@ -216,6 +216,6 @@ def test_what_belongs_to_others_is_left_alone(tmp_path: Path):
     assert content_of(tmp_path) == others | {f"kb/{path}": content for path, content in OLD.items()}
 
 
-def test_nothing_to_clear_is_not_a_fault(tmp_path: Path):
+def test_clearing_a_missing_folder_is_no_error(tmp_path: Path):
     clear_leftovers(tmp_path / "missing" / "kb")
     assert os.listdir(tmp_path) == []

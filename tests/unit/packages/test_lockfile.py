@@ -140,7 +140,7 @@ def drifts(locked: tuple[str, str, str], found: tuple[str, str, str]) -> list[st
     return Locked(Path("pair.lock"), kb).drifts(dict(zip(names, found, strict=True)))
 
 
-def test_what_a_lock_leaves_empty_it_does_not_say() -> None:
+def test_empty_fields_of_a_lock_are_not_compared() -> None:
     found = ("0a" * 32, "", "0b" * 32)
     assert drifts(("", "", "0b" * 32), found) == []
     assert drifts(("1a", "", "2b"), found) == [

@@ -501,7 +501,7 @@ def test_a_manifest_of_another_schema_is_refused_whatever_else_it_says(schema_ve
     assert caught.value.code == "E018"
 
 
-def test_what_a_package_says_of_its_index_is_read_back():
+def test_the_description_of_the_index_in_a_package_is_read_back():
     index = PackagedIndex("default", 7, "ngram-384-v1", 384, 43, 120, 2)
     manifest = PackageManifest("handbook", "1.0.0", index=index)
     assert parse_manifest(json.dumps(manifest.to_json()).encode()) == manifest

@@ -33,7 +33,7 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
     assert read_header(tmp_path) == HEADER
 
 
-def test_where_nothing_is_installed_there_is_no_record(tmp_path: Path) -> None:
+def test_a_folder_without_an_installation_has_no_record(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
         assert (read_header(folder), read_record(folder)) == (None, None)

@@ -108,7 +108,7 @@ def address(wanted: str) -> FeedAddress:
         (ReleaseIndex({"handbook": ()}), "", []),
     ],
 )
-def test_what_is_not_there_is_refused_with_what_is(feed: ReleaseIndex, wanted: str, known: list[str]) -> None:
+def test_an_unknown_release_is_refused_with_the_known_ones(feed: ReleaseIndex, wanted: str, known: list[str]) -> None:
     with pytest.raises(errors.NotFoundError) as refused:
         choose(feed, address(wanted))
     assert refused.value.code == "E020"

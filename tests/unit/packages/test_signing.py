@@ -122,7 +122,7 @@ def test_a_public_key_is_a_line_a_file_or_a_path(keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("named", ["", ".", "no-such-file.pub", "RWQ", "a" * 56, "x" * 5000, "\udcff"])
-def test_what_is_not_a_public_key_is_refused(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_public_key_is_refused(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="neither a public key nor a file"):
         signing.read_public_key(named)

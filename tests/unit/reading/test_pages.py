@@ -86,7 +86,7 @@ def test_text_is_unchanged(content_type: str) -> None:
         ("", b"\x7fELF\x02\0\0"),
     ],
 )
-def test_what_is_not_text_is_refused_with_its_type(content_type: str, body: bytes) -> None:
+def test_content_that_is_not_text_is_refused_with_its_type(content_type: str, body: bytes) -> None:
     with pytest.raises(UnreadableDocument) as raised:
         extract_text(content_type, None, body)
     assert str(raised.value) == f"{content_type or 'application/octet-stream'} is not text in any known charset"

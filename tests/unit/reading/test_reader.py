@@ -271,7 +271,7 @@ def test_front_matter_that_is_none_stays_in_the_text_or_is_harmless(front: str) 
     json.dumps(reading.metadata)
 
 
-def test_of_keys_given_twice_the_last_counts_and_a_wrong_date_is_text() -> None:
+def test_the_last_of_two_equal_keys_counts_and_an_invalid_date_is_text() -> None:
     assert read(b"---\na: 1\na: 2\n---\nx", "a.md").metadata == {"a": 2}
     assert read(b"---\na: 2024-99-99\n---\nx", "a.md").metadata == {"a": "2024-99-99"}
 

@@ -98,7 +98,7 @@ def test_an_acronym_and_its_long_form_are_mentioned_together_from_then_on() -> N
     }
 
 
-def test_what_is_named_more_often_counts_more_but_not_as_often() -> None:
+def test_frequent_terms_count_more_but_less_than_proportionally() -> None:
     graph = build_graph("", ["to Rome, from Rome, in Rome, at Rome, and near Oslo"])
     weights = {name: weight for name, weight, _ in graph.mentions}
     assert weights["oslo"] < weights["rome"] < 4 * weights["oslo"]

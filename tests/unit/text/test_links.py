@@ -68,7 +68,7 @@ def test_a_link_of_a_page_is_relative_to_its_address() -> None:
         assert names[0] in list_subjects("https://kb.example/docs/b.html", "", "")
 
 
-def test_a_code_block_goes_on_in_the_next_chunk() -> None:
+def test_a_code_block_continues_in_the_next_chunk() -> None:
     chunks = ["before [a](a.md)\n```\ncode", "[b](b.md)\n```", "after [c](c.md)"]
     assert find_links("x.md", "", "", chunks) == [["/a"], [], ["/c"]]
 

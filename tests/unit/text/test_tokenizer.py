@@ -62,7 +62,7 @@ def test_a_text_has_these_terms(text: str, expected: list[str]) -> None:
     assert terms(text) == expected
 
 
-def test_only_words_count_for_the_length() -> None:
+def test_the_length_counts_words_alone() -> None:
     assert len(analyse("foo_bar").terms) == 2
     assert len(analyse("camelCase").terms) == 1
 
