@@ -274,7 +274,7 @@ def mentions(path: Path, text: bytes) -> bool:
         return False
 
 
-def test_a_sync_killed_in_a_command_goes_on_where_it_was(project: Workplace, tmp_path: Path) -> None:
+def test_a_sync_killed_in_a_command_continues_where_it_stopped(project: Workplace, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     add_command(

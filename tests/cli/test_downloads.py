@@ -342,7 +342,7 @@ def test_a_server_that_hangs_is_given_up_after_the_time_limit(workplace: Workpla
     assert "Network error: Connection timeout after 0.2s" in done.stderr
 
 
-def test_a_host_that_is_not_there_is_a_network_error(workplace: Workplace) -> None:
+def test_an_unknown_host_is_a_network_error(workplace: Workplace) -> None:
     with silent_port() as port:
         pass
     workplace.pair("install", "--source", f"http://127.0.0.1:{port}/kb.zip", "--json").fails(2, "E005")

@@ -109,7 +109,7 @@ def test_ingest_again_costs_nothing_and_a_changed_file_is_replaced(filled: Workp
     assert filled.pair("docs", "get", "notes/lunch.txt").stdout == "Lunch is at two.\n\n"
 
 
-def test_ingest_tells_people_what_it_did(project: Workplace) -> None:
+def test_ingest_reports_what_it_did(project: Workplace) -> None:
     done = project.pair("ingest", "notes/lunch.txt").succeeds()
     assert done.stdout == ""
     assert "Ingested 1 document into default: 1 added, 0 replaced, 0 unchanged (1 chunk)." in done.stderr
@@ -232,7 +232,7 @@ def test_searches_that_cannot_be_asked_are_refused(filled: Workplace) -> None:
     assert filled.pair("search", "castle", "--mode", "psychic").status == 1
 
 
-def test_a_kb_that_is_not_there_comes_with_what_to_do(workplace: Workplace) -> None:
+def test_the_error_for_a_missing_kb_has_hints(workplace: Workplace) -> None:
     workplace.pair("search", "castle").exits(1).says("E201", "pair ingest")
     assert not (workplace.folder / ".pair").exists(), "looking makes nothing"
 
@@ -325,7 +325,7 @@ def test_compact_gc_and_sweep_care_for_a_kb(filled: Workplace) -> None:
 @pytest.mark.parametrize(
     "command", [("compact",), ("gc",), ("docs", "list"), ("docs", "get", "a"), ("docs", "delete", "a")]
 )
-def test_care_of_a_kb_that_is_not_there_is_refused(workplace: Workplace, command: tuple[str, ...]) -> None:
+def test_maintenance_of_a_missing_kb_is_refused(workplace: Workplace, command: tuple[str, ...]) -> None:
     workplace.pair(*command, "--json").fails(1, "E201")
     assert not (workplace.folder / ".pair").exists()
 
@@ -344,7 +344,7 @@ def test_status_without_a_store_is_not_an_error(workplace: Workplace) -> None:
     assert not (workplace.folder / ".pair").exists(), "looking makes nothing"
 
 
-def test_status_of_a_store_that_cannot_be_read_tells_the_rest(filled: Workplace) -> None:
+def test_the_status_with_an_unreadable_store_shows_everything_else(filled: Workplace) -> None:
     [manifest] = (filled.folder / ".pair/store").rglob("*manifest.json*")
     manifest.write_bytes(b"{}")
     told = filled.pair("status").succeeds()
@@ -371,7 +371,7 @@ def test_settings_move_the_store_and_the_cache(project: Workplace, tmp_path: Pat
     assert not (project.folder / ".pair").exists()
 
 
-def test_a_kb_made_by_an_older_version_says_how_to_go_on_with_its_embedder(filled: Workplace) -> None:
+def test_a_kb_made_by_an_older_version_says_how_to_continue_with_its_embedder(filled: Workplace) -> None:
     default = {"PAIR__ENGINE__EMBEDDER": "static"}
     for command in (["search", "castle"], ["ingest", "notes"]):
         filled.pair(*command, "--json", **default).fails(1, "E304")

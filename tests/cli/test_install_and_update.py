@@ -433,7 +433,7 @@ def test_a_damaged_record_is_an_error_until_forced(workplace: Workplace) -> None
     assert workplace.pair("verify", workplace.target).status == 0
 
 
-def test_verify_tells_edited_missing_and_own_files_apart(workplace: Workplace) -> None:
+def test_verify_distinguishes_edited_missing_and_own_files(workplace: Workplace) -> None:
     install(workplace)
     write_files(workplace.target, {"own.md": "own"})
     done = workplace.pair("verify", workplace.target, "--json")

@@ -19,7 +19,7 @@ def test_what_did_not_come_with_the_package_stays(origin: Origin, elsewhere: Wor
     assert "want the sun" in elsewhere.pair("docs", "get", "sundials.md").stdout
 
 
-def test_pages_that_came_with_a_package_stay_until_it_comes_without_them(
+def test_pages_of_a_package_stay_until_a_package_without_them_is_installed(
     origin: Origin, elsewhere: Workplace, server: Server
 ) -> None:
     page = server.url("/water.html")

@@ -239,7 +239,7 @@ def test_a_usage_error_exits_1(workplace: Workplace, arguments: list[str]) -> No
     workplace.pair(*arguments, "--json").fails(1, "E402")
 
 
-def test_shared_options_stand_before_or_after_the_command(workplace: Workplace) -> None:
+def test_shared_options_are_accepted_before_and_after_the_command(workplace: Workplace) -> None:
     write_files(workplace.folder / "kb", SMALL_KB)
     before = workplace.pair("--json", "install", "one", "--source", "./kb")
     assert before.json["added"] == workplace.pair("install", "two", "--source", "./kb", "--json").json["added"]

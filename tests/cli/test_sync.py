@@ -213,7 +213,7 @@ def test_a_new_page_that_fails_gets_no_record(project: Workplace, server: Server
     assert project.pair("sync", "--json", **LOOPBACK).json["failed"] == 1
 
 
-def test_status_tells_what_fails_and_why_something_is_pending(project: Workplace, server: Server) -> None:
+def test_status_lists_failures_and_the_reasons_of_pending_sources(project: Workplace, server: Server) -> None:
     write_links(project, server.url("/gone"))
     with ModelServer() as model:
         model.answers += [Answer(400, body='{"error": {"message": "content policy"}}')]

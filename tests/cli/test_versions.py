@@ -69,7 +69,7 @@ def test_a_librarian_that_replaces_that_of_the_kb_does_not_answer_for_the_past(t
     assert listed["answers_from"] == "function own:said"
 
 
-def test_versions_of_a_kb_that_is_not_there_are_refused(workplace: Workplace) -> None:
+def test_versions_of_a_missing_kb_are_refused(workplace: Workplace) -> None:
     for command in (("versions",), ("rollback", "1")):
         workplace.pair(*command, "--json").fails(1, "E201")
     assert not (workplace.folder / ".pair").exists()

@@ -129,7 +129,7 @@ def test_deleting_the_last_blob_of_a_folder_removes_the_folder(tmp_path: Path) -
     assert sorted(os.listdir(tmp_path / "a")) == ["two.%"]
 
 
-def test_version_tells_a_blob_that_came_back_from_the_first(tmp_path: Path) -> None:
+def test_the_version_of_a_restored_blob_differs_from_the_first(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     versions = [store.put("key", data) for data in (b"a", b"b", b"a")]
     assert len(set(versions)) == 3
@@ -646,7 +646,7 @@ def test_a_file_on_another_disk_is_copied(tmp_path: Path) -> None:
         assert read_blob(store, "key") == b"far away"
 
 
-def test_a_file_that_is_not_there_cannot_be_taken(tmp_path: Path) -> None:
+def test_a_missing_file_cannot_be_linked(tmp_path: Path) -> None:
     with raises_code("E010", errors.StorageError):
         LocalStore(tmp_path / "store").link("key", tmp_path / "nowhere", "0" * 64)
 

@@ -327,7 +327,7 @@ def test_a_refused_url_is_refused_with_its_reason(guarded: BrowserRenderer, url:
     assert fault_of(guarded, url).reason == reason
 
 
-def test_a_browser_that_is_not_there_is_a_fault_that_says_so() -> None:
+def test_a_missing_browser_is_a_fault_that_says_so() -> None:
     with opened(timeout_seconds=10.0, executable_path="/no/such/browser") as browser:
         assert "/no/such/browser" in fault_of(browser, "http://127.0.0.1/").reason
 

@@ -130,7 +130,7 @@ def test_a_reply_that_was_cut_off_or_thinks_aloud_is_read_as_far_as_it_goes(
 
 
 @pytest.mark.rule("engine-29")
-def test_documents_stored_while_the_model_was_away_get_their_graph_later(model: ModelServer, tmp_path: Path) -> None:
+def test_documents_stored_without_the_model_get_their_graph_later(model: ModelServer, tmp_path: Path) -> None:
     settings = dataclasses.replace(
         engine_settings(tmp_path, graph="model"), ai=ModelSettings(model.url, "tiny", retries=0)
     )

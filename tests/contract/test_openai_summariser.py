@@ -151,7 +151,7 @@ def test_a_failure_that_stays_is_an_error_after_the_retries(
     ("status", "code"),
     [(400, "E302"), (422, "E302"), (401, "E301"), (403, "E301"), (404, "E301"), (307, "E301")],
 )
-def test_a_refusal_is_an_error_at_once_and_tells_the_text_from_the_server(
+def test_a_refusal_is_an_error_at_once_and_shows_the_text_of_the_server(
     model: ModelServer, summariser: OpenAiSummariser, status: int, code: str
 ) -> None:
     model.answers.append(Answer(status, body='{"error": {"message": "no"}}', headers={"Location": "http://h/"}))

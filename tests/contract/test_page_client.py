@@ -349,7 +349,7 @@ def test_304_from_another_origin_is_a_fault(server: PageServer, client: PageClie
         assert fault_of(client, server.url(), etag='"one"').status == 304
 
 
-def test_a_server_that_is_not_there_is_a_fault(client: PageClient) -> None:
+def test_an_unreachable_server_is_a_fault(client: PageClient) -> None:
     with PageServer() as gone:
         url = gone.url()
     fault = fault_of(client, url)

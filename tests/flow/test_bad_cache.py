@@ -30,7 +30,7 @@ def found_by(server: Served, query: dict[str, object]) -> set[str]:
     return {each["id"] for each in answer.json()["results"]}
 
 
-def test_queries_go_on_when_the_cache_is_deleted_under_a_server(tmp_path: Path) -> None:
+def test_queries_succeed_when_the_cache_of_a_server_is_deleted(tmp_path: Path) -> None:
     cache = tmp_path / ".pair" / "cache"
     with Served(tmp_path, PAIR__ENGINE__GRAPH="off") as server:
         assert server.ingest(NAMES).status_code == 200

@@ -153,7 +153,7 @@ def test_writer_whose_lease_ended_does_not_publish_over_another(ground: Ground, 
     ground.assert_holds(page("first", 4), page("slow", 2), page("quick", 3))
 
 
-def test_delete_whose_lease_ended_does_not_bring_back_or_take_away(ground: Ground) -> None:
+def test_a_delete_whose_lease_ended_restores_and_removes_nothing(ground: Ground) -> None:
     pid = ground.stalled(("delete", ["first", "quick"]), "swap")
     with ground.open() as kb:
         kb.upsert(documents_of(page("quick", 3) | page("first", 4)))
@@ -286,7 +286,7 @@ def test_compaction_that_stalls_undoes_nothing_of_what_others_wrote(ground: Grou
 
 
 @pytest.mark.parametrize(("step", "code"), [("swap", "E202"), ("condemned", ""), ("deleting", "")])
-def test_collector_that_stalls_takes_nothing_that_became_live_meanwhile(ground: Ground, step: str, code: str) -> None:
+def test_a_stalled_collector_deletes_nothing_that_became_live_meanwhile(ground: Ground, step: str, code: str) -> None:
     with ground.open() as kb:
         kb.upsert(documents_of(page("first", 2)))
         pid = ground.stalled(("collect", 0), step)

@@ -353,7 +353,7 @@ def test_a_lost_version_is_reported_and_given_up_on_demand(with_versions: Ground
         assert len(kb.versions.list()) >= 1
 
 
-def test_a_kb_that_is_not_there_is_not_damage(tmp_path: Path) -> None:
+def test_a_missing_kb_is_not_damage(tmp_path: Path) -> None:
     with Ground(tmp_path).open() as kb, pytest.raises(errors.NotFoundError):
         kb.maintenance.fsck()
 
@@ -378,7 +378,7 @@ def test_concurrent_writes_and_collections_are_not_reported_as_damage(ground: Gr
     assert turns == 4
 
 
-def test_readers_go_on_while_it_is_repaired(ground: Ground, expected: list[Any]) -> None:
+def test_readers_continue_during_a_repair(ground: Ground, expected: list[Any]) -> None:
     with ground.open() as reader:
         assert answers(reader) == expected
         damaged(ground, "rows", "deleted")
@@ -427,7 +427,7 @@ def shard_files(workplace: Workplace, pattern: str) -> list[Path]:
     return sorted((workplace.folder / ".pair" / "store").rglob(pattern))
 
 
-def test_the_command_tells_repairs_and_says_so_by_its_status(synced: Workplace) -> None:
+def test_the_command_reports_repairs_and_exits_with_their_status(synced: Workplace) -> None:
     sound = synced.pair("fsck")
     assert (sound.status, sound.stdout.partition(":")[0]) == (0, "default is intact")
     before = synced.pair("search", "item3", "--exact", "--json").json

@@ -124,7 +124,7 @@ def test_a_librarian_does_not_see_what_its_sibling_does_to_its_context() -> None
 
 
 @pytest.mark.rule("librarian-16")
-def test_target_that_is_not_there_or_not_allowed() -> None:
+def test_a_missing_or_forbidden_target_is_an_error() -> None:
     manual = Recorder()
     librarians = {
         "lost": handing("nobody"),

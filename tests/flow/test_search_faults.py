@@ -127,7 +127,7 @@ def test_a_shard_that_is_damaged_altogether_is_left_out_in_every_mode(ground: Gr
 # ── an embedder that is not there ──────────────────────────────────────────────────────────────────
 
 
-def test_keywords_are_found_while_the_embedder_is_not_there(tmp_path: Path, model: ModelServer) -> None:
+def test_keywords_are_found_while_the_embedder_is_missing(tmp_path: Path, model: ModelServer) -> None:
     ground = Ground(
         tmp_path,
         graph="text",

@@ -235,9 +235,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("answer", BAD.values(), ids=BAD.keys())
-def test_no_reply_of_a_model_stands_in_the_way_of_an_ingest(
-    modelled: Ground, model: ModelServer, answer: Answer
-) -> None:
+def test_no_reply_of_a_model_blocks_an_ingest(modelled: Ground, model: ModelServer, answer: Answer) -> None:
     model.answers += [answer] * 12
     with modelled.open() as kb:
         assert kb.upsert(NOTES).added == len(NOTES)

@@ -95,7 +95,7 @@ def test_nothing_is_marked_unless_asked_for(kb: KnowledgeBase) -> None:
     assert all(hit.highlights == () for hit in marked), "a vector does not say which words it means"
 
 
-def test_a_phrase_and_a_compound_are_marked_where_they_stand(kb: KnowledgeBase) -> None:
+def test_a_phrase_and_a_compound_are_marked_at_their_places(kb: KnowledgeBase) -> None:
     hit = kb.search('"inlet valve" P-100', mode="keyword", options=SearchOptions(highlights=True), limit=30)[0]
     assert {hit.text[start:end] for start, end in hit.highlights} >= {"inlet", "valve"}
     code = kb.search("P-100", mode="hybrid", options=SearchOptions(highlights=True))[0]

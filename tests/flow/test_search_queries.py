@@ -182,7 +182,7 @@ def test_a_query_that_only_excludes_finds_nothing_of_that(kb: KnowledgeBase, mod
     assert {"castle", "garden", "doc-0002"}.isdisjoint(found)
 
 
-def test_keywords_find_nothing_where_no_word_stands(kb: KnowledgeBase) -> None:
+def test_keywords_find_nothing_in_a_text_without_words(kb: KnowledgeBase) -> None:
     for query in ("?!", "🎉", "-castle", "zzyzx", "phtsynthss"):
         assert ids_of(kb.search(query, mode="keyword")) == []
 

@@ -77,7 +77,7 @@ def test_a_document_that_is_gone_is_gone_from_the_graph(plain: Served):
         ("flat", {"entity": "x"}, 400, "E204"),
     ],
 )
-def test_a_graph_that_is_not_there_is_an_error(
+def test_a_missing_graph_is_an_error(
     plain: Served, kb_id: str, parameters: dict[str, str | int], status: int, code: str
 ):
     plain.ingest(TEXTS, kb_id="graphs")
@@ -85,7 +85,7 @@ def test_a_graph_that_is_not_there_is_an_error(
     assert error_of(plain.get("/rag/graph", params={"kb_id": kb_id, **parameters})) == (status, code)
 
 
-def test_sources_say_how_they_stand_and_why(synced: Served):
+def test_the_status_of_a_source_has_a_reason(synced: Served):
     told = synced.get("/sync").json()
     assert told["enabled"]
     assert told["run"]["runs"] >= 1

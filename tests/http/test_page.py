@@ -365,7 +365,7 @@ def test_files_that_are_dropped_are_put_in(viewer: Viewer):
 # ── the server ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_sources_say_how_they_stand_and_why(viewer: Viewer):
+def test_the_status_of_a_source_has_a_reason(viewer: Viewer):
     with viewer.page("#/sources") as page:
         failing = page.locator(".documents .line").first
         expect(failing).to_contain_text("http://127.0.0.1:9/gone")

@@ -117,7 +117,7 @@ def test_an_invalid_name_of_a_version_is_refused(plain: Served, at: object) -> N
 
 
 @pytest.mark.parametrize("at", [77, "77", "0", "-1", "1.0.0", "current", "..", "9" * 200])
-def test_a_version_that_is_not_kept_is_not_there(plain: Served, at: int | str) -> None:
+def test_a_version_that_is_not_kept_is_missing(plain: Served, at: int | str) -> None:
     plain.get("/rag/versions")
     for answer in (
         plain.post("/rag/query", {"query": "lunch", "at": at}),
@@ -130,7 +130,7 @@ def test_a_version_that_is_not_kept_is_not_there(plain: Served, at: int | str) -
     assert error_of(plain.post("/rag/query", {"query": "x", "kb_id": "never", "at": at})) == (400, "E201")
 
 
-def test_a_version_that_is_collected_between_two_requests_is_not_there_any_more(few: Served) -> None:
+def test_a_version_that_is_collected_between_two_requests_is_missing(few: Served) -> None:
     number = paint(few, "collected", "red", "green")[0]
     document = {"kb_id": "collected", "at": str(number)}
     for _ in range(2):

@@ -252,7 +252,7 @@ def test_a_link_with_a_wrong_key_is_refused_once(
         expect_answer(page)
 
 
-def test_a_key_with_a_plus_sign_stands_in_a_link_as_it_is(
+def test_a_key_with_a_plus_sign_is_used_unchanged_in_a_link(
     browser: Browser, host: StaticHost, published: PublishedSite, tmp_path: Path
 ) -> None:
     keys = next(keys for number in range(1000) if "+" in (keys := make_keys(tmp_path, f"key{number}")).line)

@@ -54,7 +54,7 @@ def test_invalid_json_is_400(plain: Served):
     assert_error(plain.get("/rag/docs?limit=1&limit=2"), 400, "E601")
 
 
-def test_a_graph_that_is_not_there_is_400(plain: Served):
+def test_a_missing_graph_is_400(plain: Served):
     body = {"kb_id": "flat", "documents": [{"id": "a", "text": "The Network Time Protocol."}], "graph_enabled": False}
     assert plain.post("/rag/ingest", body).status_code == 200
     query = {"kb_id": "flat", "query": "protocol", "search_mode": "graph"}

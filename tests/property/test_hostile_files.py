@@ -117,7 +117,7 @@ def synced(folder: Path) -> tuple[Project, dict[Path, bytes]]:
 
 @tried(25, 2_000)
 @given(data=st.data())
-def test_a_sync_goes_on_from_a_damaged_state_or_keeps_it_aside(
+def test_a_sync_continues_from_a_damaged_state_or_keeps_it_aside(
     synced: tuple[Project, dict[Path, bytes]], data: st.DataObject
 ) -> None:
     project, whole = synced

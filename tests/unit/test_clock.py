@@ -14,7 +14,7 @@ def test_work_that_was_given_up_before_it_began_does_nothing() -> None:
     assert done == []
 
 
-def test_work_stops_at_its_next_check_and_others_go_on() -> None:
+def test_work_stops_at_its_next_check_and_other_work_continues() -> None:
     given_up = Cancellation(1.0)
     steps: list[int] = []
 

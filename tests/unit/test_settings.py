@@ -131,7 +131,7 @@ def test_named_file_must_exist(given: str):
         ("PAIR_KB_DEFAULT_URL", "default_url"),
     ],
 )
-def test_variable_of_the_specification_wins_over_the_file(name: str, key: str):
+def test_a_variable_of_the_specification_overrides_the_file(name: str, key: str):
     text = f"sources:\n  {key}: from-file\n"
     assert getattr(load(text).sources, key) == "from-file"
     assert getattr(load(text, **{name: "from-variable"}).sources, key) == "from-variable"
@@ -139,7 +139,7 @@ def test_variable_of_the_specification_wins_over_the_file(name: str, key: str):
 
 
 @pytest.mark.rule("source-21")
-def test_override_wins_over_everything():
+def test_an_override_wins_over_everything():
     text = "sources:\n  cache_dir: from-file\n"
     override = {"PAIR_KB_CACHE_DIR": "from-variable", "PAIR__SOURCES__CACHE_DIR": "from-override"}
     assert load(text, **override).sources.cache_dir == "from-override"
@@ -344,7 +344,7 @@ def test_variable_in_a_value_is_put_in(value: str, expected: str):
     assert settings.sources.cache_dir == expected
 
 
-def test_variable_may_stand_for_a_number():
+def test_a_variable_may_hold_a_number():
     assert load("sources:\n  retries: ${TRIES}\n", TRIES="9").sources.retries == 9
 
 

@@ -132,7 +132,7 @@ def test_an_exclusive_lock_refuses_another_until_its_file_is_closed(opened: Open
     opened.locks.try_lock(second)
 
 
-def test_shared_locks_stand_together_and_refuse_an_exclusive_one(opened: Opened) -> None:
+def test_shared_locks_coexist_and_refuse_an_exclusive_one(opened: Opened) -> None:
     readers = [opened.open() for _ in range(20)]
     for reader in readers:
         opened.locks.share(reader)

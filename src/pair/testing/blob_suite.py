@@ -202,14 +202,14 @@ class BlobStoreSuite:
         store.delete("a/b")
         assert store.get("a/b") is None
 
-    def test_one_of_many_that_create_a_blob_wins(self, store: BlobStore) -> None:
+    def test_one_of_many_writers_creates_a_blob(self, store: BlobStore) -> None:
         wins = _race(8, lambda number: store.create("key", b"%d" % number))
         assert len(wins) == 1
         blob = store.get("key")
         assert blob is not None
         assert blob.data == b"%d" % wins[0]
 
-    def test_one_of_many_that_replace_a_version_wins(self, store: BlobStore) -> None:
+    def test_one_of_many_writers_replaces_a_version(self, store: BlobStore) -> None:
         version = store.put("key", b"start")
         for round_number in range(3):
             version = _won_once(store, version, b"%d of round " + b"%d" % round_number)

@@ -39,7 +39,7 @@ def read(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("client", FILES)
-def test_a_file_that_is_not_there_is_made_once(client: Client, tmp_path: Path):
+def test_a_missing_file_is_made_once(client: Client, tmp_path: Path):
     name, key = FILES[client]
     planned = plan(client, tmp_path, ENTRY)
     assert (planned.path, planned.outcome) == (tmp_path / name, "added")

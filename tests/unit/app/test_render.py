@@ -40,7 +40,7 @@ def test_characters_that_hide_in_a_name_are_shown(character: str) -> None:
     assert escape_text(f"pay{character}pal") == f"pay{shown}pal"
 
 
-def test_only_one_joiner_stands_behind_a_letter() -> None:
+def test_only_one_joiner_follows_a_letter() -> None:
     assert escape_line("é\u200d\u200d\u200d") == "é\u200d\\u200d\\u200d"
 
 

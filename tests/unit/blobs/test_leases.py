@@ -303,7 +303,7 @@ def test_a_file_lease_says_what_it_is(tmp_path: Path) -> None:
         (b"7 \xff\n", 8, "�"),
     ],
 )
-def test_the_file_of_a_lease_tells_the_last_fence_and_its_holder(
+def test_the_file_of_a_lease_holds_the_last_fence_and_its_holder(
     tmp_path: Path, content: bytes, fence: int, holder: str
 ) -> None:
     path = tmp_path / "kb.lease"

@@ -136,7 +136,7 @@ def test_a_context_is_short_and_its_nearest_headings_stay() -> None:
     assert contexts == {"", names[0], f"{names[0]} > {names[1]}", f"{names[1]} > {names[2]}"}
 
 
-def test_title_and_context_stand_before_the_text_that_is_embedded() -> None:
+def test_title_and_context_precede_the_embedded_text() -> None:
     assert format_for_embedding("", Chunk("text", 0, 4)) == "text"
     assert format_for_embedding("Title", Chunk("text", 0, 4)) == "Title\n\ntext"
     assert format_for_embedding("Guide", Chunk("text", 0, 4, "Install > Linux")) == "Guide\nInstall > Linux\n\ntext"

@@ -307,7 +307,7 @@ def test_each_manifest_follows_the_one_before() -> None:
     assert not after.holds_commit("commit-4")
 
 
-def test_a_shard_without_live_documents_is_named_no_longer() -> None:
+def test_a_shard_without_live_documents_leaves_the_manifest() -> None:
     after = manifest().make_next("commit-8", NOON, [shard("a", documents=2, gone=(0, 1))])
     assert after.shards == ()
     assert {each.folder for each in after.dropped} == {f"default.duckdb.shards/{name}" for name in "abc"}
@@ -325,7 +325,7 @@ def test_a_collection_that_takes_nothing_may_forget_what_was_dropped() -> None:
     assert (after.dropped, after.collections) == ((), 2), "what others are building is still there"
 
 
-def test_a_copy_tells_everything_but_what_waits_to_be_collected() -> None:
+def test_a_copy_lists_everything_except_shards_that_wait_for_collection() -> None:
     before = manifest()
     assert before.dropped
     assert values_of(before.make_copy()) == values_of(before) | {"dropped": ()}

@@ -435,7 +435,7 @@ def test_the_past_is_not_written_to() -> None:
     publication(store).refuse_past()
 
 
-def test_a_version_that_goes_while_it_is_looked_for_is_not_there() -> None:
+def test_a_version_that_is_deleted_during_a_lookup_is_missing() -> None:
     store = memory()
     writer = publication(store, keeps_versions=True)
     first = writer.swap(None, next_of(None))
@@ -476,7 +476,7 @@ def test_the_time_is_that_of_the_store() -> None:
     assert published.now() == NOON + datetime.timedelta(hours=1)
 
 
-def test_a_store_that_does_not_show_what_was_written_tells_no_time() -> None:
+def test_a_store_that_does_not_show_a_write_gives_no_time() -> None:
     class Forgetful(MemoryStore):
         def list(self, prefix: str) -> Iterator[BlobInfo]:
             return iter(())

@@ -25,7 +25,7 @@ def names(response: Response) -> list[str]:
     return [source.name for source in response.sources]
 
 
-def test_sources_that_speak_of_it_are_named_with_what_the_index_says() -> None:
+def test_matching_sources_are_named_with_their_lines_in_the_index() -> None:
     response = answered("who knows about the coffee machine?")
     assert names(response) == ["https://example.org/coffee"]
     assert response.answer is not None

@@ -72,7 +72,7 @@ def test_new_folder_is_staged_beside_the_target(tmp_path: Path):
 
 
 @pytest.mark.parametrize("where", [pytest.param(".", id="in-it"), pytest.param("docs", id="below-it")])
-def test_shell_that_stands_in_the_target_stays_in_it(where: str, tmp_path: Path):
+def test_a_shell_in_the_target_folder_stays_there(where: str, tmp_path: Path):
     target = write(tmp_path / "kb", OLD)
     before = target.stat().st_ino
     with contextlib.chdir(target / where):

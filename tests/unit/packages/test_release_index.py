@@ -212,7 +212,7 @@ def in_bucket(store: MemoryStore) -> BucketTarget:
     return BucketTarget(store, lambda attempt: None)
 
 
-def test_releases_of_others_that_come_meanwhile_stay_in_the_feed(tmp_path: Path) -> None:
+def test_releases_that_others_publish_meanwhile_stay_in_the_feed(tmp_path: Path) -> None:
     place = in_bucket(Contended(times=5))
     publish(*packaged(tmp_path), place, ManualClock())
     assert sorted(feed_of(place).kbs) == ["handbook", "kb-0", "kb-1", "kb-2", "kb-3", "kb-4"]

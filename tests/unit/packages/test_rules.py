@@ -220,7 +220,9 @@ def test_offline_refuses_what_is_not_on_this_machine(source: str, code: str, tmp
         ),
     ],
 )
-def test_flag_wins_over_monorepo_and_both_win_over_the_release(source: str | None, chosen: KbSource, here: Path):
+def test_the_option_overrides_the_monorepo_and_both_override_the_release(
+    source: str | None, chosen: KbSource, here: Path
+):
     assert choose_source(source, here) == replace(chosen, location=chosen.location.format(here=here))
 
 
@@ -613,7 +615,7 @@ def test_plan_follows_from_installed_offered_and_present(case: str, way: str):
     assert plan_changes(installed, offered, present, **WAYS[way]) == expected
 
 
-def test_plan_tells_what_is_placed_and_whether_anything_changes():
+def test_a_plan_lists_the_files_and_says_whether_anything_changes():
     assert UpdatePlan(added=("a",), changed=("b",)).files_to_place == ("a", "b")
     assert not UpdatePlan(removed=("a",)).changes_nothing
     assert UpdatePlan(kept=(KeptFile("a", "edited"),), unchanged=("b",)).changes_nothing

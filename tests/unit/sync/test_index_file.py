@@ -160,7 +160,7 @@ def test_a_link_leads_to_the_file_from_where_the_list_is(
     assert (place.path.parent / unquote(link[1])).samefile("kb (1)/deep/a b.md")
 
 
-def test_the_mark_tells_content_and_folder() -> None:
+def test_the_mark_holds_content_and_folder() -> None:
     here = LlmsFile(Path("llms.txt"), Path("kb"))
     elsewhere = LlmsFile(Path("llms.txt"), Path("other"))
     assert here.make_mark(b"a") == LlmsFile(Path("./llms.txt"), Path("./kb")).make_mark(b"a")

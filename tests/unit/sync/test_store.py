@@ -531,7 +531,7 @@ def test_a_disk_too_small_for_a_second_copy_is_an_error_and_loses_nothing(small_
 
 @needs_root
 @pytest.mark.rule("sync-47")
-def test_a_run_on_a_full_disk_is_a_storage_error_and_the_next_one_goes_on(small_disk: Path) -> None:
+def test_a_run_on_a_full_disk_is_a_storage_error_and_the_next_one_continues(small_disk: Path) -> None:
     project = Project(small_disk)
     project.write("a.md", "text")
     project.run()

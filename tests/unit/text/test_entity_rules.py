@@ -84,7 +84,7 @@ def test_a_title_that_is_a_sentence_counts_for_what_it_names() -> None:
     assert [name for name, _, _ in build_graph(title, ["They waited."]).mentions] == ["captain cook"]
 
 
-def test_a_short_form_stands_for_the_name_before_it() -> None:
+def test_a_short_form_means_the_name_before_it() -> None:
     graph = build_graph("", ["This is about Scott Derrickson.", "Then Derrickson left."])
     assert {name for name, _, _ in graph.mentions} == {"scott derrickson"}
 

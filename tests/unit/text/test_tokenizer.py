@@ -100,7 +100,7 @@ def test_operators_are_distinguished_from_text() -> None:
     assert {"no-kb", "well-known", "5", "error", "connect"} <= set(query.terms)
 
 
-def test_highlights_say_where_the_words_stand() -> None:
+def test_highlights_give_the_places_of_the_words() -> None:
     text = "Caf\u00e9s at https://example.com: installation of \u65e5\u672c\u8a9e in foo_bar."
     found = find_highlights(text, parse_query("cafe example.com inst* \u672c\u8a9e bar"))
     assert [text[start:end] for start, end in found] == [
