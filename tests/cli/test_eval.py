@@ -119,7 +119,7 @@ def test_a_set_that_is_not_right_is_refused_before_anything_is_built(
     assert left_behind(project) == []
 
 
-def test_a_missing_value_is_named(project: Workplace) -> None:
+def test_a_missing_set_kb_or_mode_is_an_error(project: Workplace) -> None:
     project.pair("eval", "nowhere", "--json").fails(1, "E501")
     project.pair("eval", "asked", "--kb", "nobody", "--json").fails(1, "E201")
     project.pair("eval", "asked", "--mode", "telepathy", "--json").fails(1, "E215")

@@ -101,7 +101,7 @@ def content_of(ground: Ground, role: FileRole) -> bytes:
 @pytest.mark.parametrize(
     ("role", "section", "change"), SECTIONS, ids=[f"{role}-{name}-{n}" for n, (role, name, _) in enumerate(SECTIONS)]
 )
-def test_a_section_with_an_unknown_name_is_refused(
+def test_a_damaged_section_is_refused(
     ground: Ground, tmp_path: Path, role: FileRole, section: str, change: Callable[[bytes], bytes]
 ) -> None:
     refuse(ground, tmp_path, role, change_section(content_of(ground, role), section, change))
