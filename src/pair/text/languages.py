@@ -8,6 +8,7 @@ stemmer leaves letters beyond a-z unchanged.
 
 import functools
 import re
+import string
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ _LEAST_STOP_WORDS = 4
 _LEAST_SHARE = 0.1
 """Minimum share of stop words in running text; lists and code of any language have fewer."""
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_ASCII_BLANKS = "".join(letter if letter.isalpha() else " " for letter in map(chr, range(128)))
+_ASCII_BLANKS = f"{' ' * 65}{string.ascii_uppercase}{' ' * 6}{string.ascii_lowercase}{' ' * 5}"
 
 _STOP_WORDS: Mapping[str, str] = {
     "en": """

@@ -3,7 +3,7 @@
 import pytest
 
 from pair.app.cli.search import cut_excerpt, match_lines, match_words
-from pair.text.plain_text import format_markdown, format_passages, strip_inline, strip_streamed
+from pair.text.markdown import format_markdown, format_passages, strip_inline, strip_streamed
 
 MARKDOWN = """\
 # Secure `time`

@@ -17,7 +17,7 @@ from pair import errors, files, values
 from pair.app import render
 from pair.app.cli.context import At, CliContext
 from pair.kb.open import DEFAULT_KB, open_kb
-from pair.text.plain_text import format_markdown, format_passages, strip_streamed
+from pair.text.markdown import format_markdown, format_passages, strip_streamed
 from pair.values import DEFAULT_MODE, GraphParameters, Hit, SearchMode, SearchOptions
 
 if TYPE_CHECKING:
