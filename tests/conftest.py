@@ -8,8 +8,10 @@ import pytest
 
 pytest.register_assert_rewrite("pair.testing")  # before anything below imports it
 
+from support.canary import guard_folder  # noqa: E402
 from support.clocks import Origin, Subscription  # noqa: E402
 from support.command import Workplace  # noqa: E402
+from support.minisign import PASSWORD, Keys, make_keys  # noqa: E402
 from support.model_server import ModelServer  # noqa: E402
 from support.s3_server import S3Server, running_s3  # noqa: E402
 from support.server import Server  # noqa: E402
@@ -26,6 +28,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path)
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder outside the project that has to be the same after the test."""
+    yield from guard_folder(tmp_path / "canary")
 
 
 @pytest.fixture
@@ -61,3 +69,18 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Return the S3 server of this test process; each test has its own prefix in the bucket."""
     with running_s3(tmp_path_factory.mktemp("s3")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return make_keys(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return make_keys(tmp_path_factory.mktemp("others"))
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return make_keys(tmp_path_factory.mktemp("encrypted"), password=PASSWORD)

@@ -6,46 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.canary import CANARY, snapshot
 from support.command import Workplace, write_files
 from support.damage import IS_NIGHTLY
 from support.kbs import SMALL_KB
 from support.server import Server
 
 HEX = "0123456789abcdef"
-CANARY: dict[str, str | bytes] = {
-    "a.md": "a",
-    ".ssh/id_ed25519": "secret",
-    "scratch-0123456789abcdef/c.md": "c",
-    "tmpabcdefgh/d.md": "d",
-    f"{HEX * 2}.staged": "e",
-    "4242-7f00-0": "f",
-    f"{HEX * 4}/use": "g",
-    f"{HEX * 2}.vectors": "h",
-    ".made-by-pair": "i",
-    "default.duckdb.manifest.json": "{}",
-}
-"""Some names are those that pair gives, for a link may lead to the folder of another project."""
-
-
-def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        path.relative_to(folder).as_posix(): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
-        for path in folder.rglob("*")
-    }
-
-
-@pytest.fixture
-def canary(tmp_path: Path) -> Iterator[Path]:
-    """A folder outside the project that has to be the same after the test."""
-    folder = write_files(tmp_path / "canary", CANARY)
-    before = snapshot(folder)
-    yield folder
-    assert snapshot(folder) == before
 
 
 def fill(workplace: Workplace) -> None:

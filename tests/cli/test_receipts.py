@@ -14,7 +14,7 @@ from pair import errors
 from pair.kb.receipts import check_receipt, read_receipt
 from pair.settings import Settings
 from support.command import Outcome, Workplace, write_files
-from support.minisign import Keys, make_keys
+from support.minisign import Keys
 
 QUESTION = "When is tea served?"
 FILES = {
@@ -22,16 +22,6 @@ FILES = {
     "soup.md": "# Soup\n\nSoup is served on Fridays in the hall.\n",
     "bread.md": "# Bread\n\nThe baker brings the bread at seven.\n",
 }
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("others"))
 
 
 @pytest.fixture

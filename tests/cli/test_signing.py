@@ -12,25 +12,8 @@ import pytest
 
 from support.command import PAIR, Outcome, Workplace, read_files, write_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, sha256, zip_of
-from support.minisign import Keys, make_keys
+from support.minisign import PASSWORD, Keys
 from support.server import Page, Server
-
-PASSWORD = "seven grey stones"
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("others"))
-
-
-@pytest.fixture(scope="module")
-def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("encrypted"), password=PASSWORD)
 
 
 def package(workplace: Workplace, *options: str | Path, **variables: str) -> Outcome:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -210,12 +209,6 @@ def test_a_document_above_the_size_limit_fails_alone(tmp_path: Path) -> None:
     assert isinstance(events[2], Item)
 
 
-@pytest.fixture
-def pages() -> Iterator[PageServer]:
-    with PageServer() as running:
-        yield running
-
-
 def read_urls(folder: Path, *, allow_private_addresses: bool, lines: list[Any]) -> list[Event]:
     client = PageClient(
         timeout_seconds=LONG, max_bytes=1000, allow_private_addresses=allow_private_addresses, clock=SystemClock()
@@ -227,9 +220,9 @@ def read_urls(folder: Path, *, allow_private_addresses: bool, lines: list[Any]) 
         client.close()
 
 
-def test_a_document_by_its_url_is_fetched(tmp_path: Path, pages: PageServer) -> None:
-    pages.pages["/docs/a.html"] = html("<p>words</p>")
-    url, missing = pages.url("/docs/a.html"), pages.url("/missing")
+def test_a_document_by_its_url_is_fetched(tmp_path: Path, server: PageServer) -> None:
+    server.pages["/docs/a.html"] = html("<p>words</p>")
+    url, missing = server.url("/docs/a.html"), server.url("/missing")
     lines = [{"id": "a", "url": url, "title": "A"}, {"id": "b", "url": missing}]
     item, failed = read_urls(tmp_path, allow_private_addresses=True, lines=lines)
     assert isinstance(item, Item)
@@ -238,11 +231,11 @@ def test_a_document_by_its_url_is_fetched(tmp_path: Path, pages: PageServer) -> 
     assert failed == Failed("b", "HTTP 404 Not Found")
 
 
-def test_a_url_of_a_private_address_is_refused(tmp_path: Path, pages: PageServer) -> None:
-    lines = [{"id": "a", "url": pages.url("/")}]
+def test_a_url_of_a_private_address_is_refused(tmp_path: Path, server: PageServer) -> None:
+    lines = [{"id": "a", "url": server.url("/")}]
     (failed,) = read_urls(tmp_path, allow_private_addresses=False, lines=lines)
     assert failed == Failed("a", "127.0.0.1 is a loopback address; kb.allow_private_addresses: true allows it")
-    assert pages.asked == []
+    assert server.asked == []
 
 
 # ── ends ───────────────────────────────────────────────────────────────────────────────────────────

@@ -30,12 +30,6 @@ TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 XML = [("Content-Type", "application/xml")]
 
 
-@pytest.fixture
-def server() -> Iterator[PageServer]:
-    with PageServer() as running:
-        yield running
-
-
 def links(*targets: str, words: str = "") -> Reply:
     return html(f"<p>{words}</p>" + "".join(f'<a href="{target}">more</a>' for target in targets))
 

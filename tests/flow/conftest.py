@@ -7,6 +7,7 @@ import pytest
 
 from support.engine_parts import MANY_SHARDS, Ground
 from support.engine_worker import Workers, running_workers
+from support.redis_server import RedisServer, running_redis
 
 
 @pytest.fixture
@@ -24,3 +25,9 @@ def many(tmp_path: Path) -> Ground:
 def workers() -> Iterator[Workers]:
     with running_workers() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server

@@ -4,7 +4,7 @@ import itertools
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from pair.kb.open import open_kb
 from support.engine_worker import Call, Job, Workers, documents_of, read_log, settings_of
-from support.redis_server import RedisServer, running_redis
+from support.redis_server import RedisServer
 
 KB = "kb"
 CALLS = 2_000
@@ -23,12 +23,6 @@ LEAST_TURNS = 36
 LONGEST_WAIT_TURNS = 25
 """Of others, between two of one writer: with three that are equally likely to be next, once in 30,000 waits."""
 PATIENCE_SECONDS = 120.0
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with running_redis(tmp_path_factory.mktemp("redis")) as server:
-        yield server
 
 
 def calls_of(writer: int) -> Sequence[Call]:

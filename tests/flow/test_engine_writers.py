@@ -19,7 +19,7 @@ from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from support.engine_parts import read_blob, stats_of
 from support.engine_worker import Call, Job, Noted, Workers, read_log, running_workers, settings_of, text_of
-from support.redis_server import RedisServer, running_redis
+from support.redis_server import RedisServer
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
 KB = "kb"
@@ -38,12 +38,6 @@ CONFLICTS = {"E202", "E203"}
 def workers() -> Iterator[Workers]:
     with running_workers({"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with running_redis(tmp_path_factory.mktemp("redis")) as server:
-        yield server
 
 
 def calls_of(writer: int, batches: int) -> list[Call]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from support.page_viewer import chromium
+from support.page_viewer import Viewer, chromium
 from support.served import BURST, Keyed, Served
 
 HANDBOOK = {
@@ -19,6 +19,12 @@ HANDBOOK = {
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def viewer(browser: Browser, server: Served) -> Viewer:
+    """Return a viewer of the server of the module."""
+    return Viewer(browser, server.url)
 
 
 @pytest.fixture(scope="session")

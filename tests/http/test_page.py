@@ -68,11 +68,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, model: ModelServer) -> Iter
         yield running
 
 
-@pytest.fixture(scope="module")
-def viewer(browser: Browser, server: Served) -> Viewer:
-    return Viewer(browser, server.url)
-
-
 def search_for(page: Page, text: str) -> None:
     page.get_by_role("searchbox", name="Search").fill(text)
     wait_for_hits_of(page, text)

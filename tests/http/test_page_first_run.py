@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Error, Route, expect
+from playwright.sync_api import Error, Route, expect
 
 from support.model_server import Answer, ModelServer
 from support.page_viewer import EXECUTABLE, PHONE, Viewer, keep_screenshot
@@ -37,11 +37,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, model: ModelServer) -> Iter
     with Served(folder, **settings, PAIR__SERVER__SYNC="false") as running:
         assert running.post("/rag/ingest", {"kb_id": "full", "documents": DOCUMENTS}).status_code == 200
         yield running
-
-
-@pytest.fixture(scope="module")
-def viewer(browser: Browser, server: Served) -> Viewer:
-    return Viewer(browser, server.url)
 
 
 @pytest.mark.parametrize("context", [{}, {"viewport": PHONE, "color_scheme": "dark"}], ids=["desktop", "phone"])

@@ -30,11 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def viewer(browser: Browser, server: Served) -> Viewer:
-    return Viewer(browser, server.url)
-
-
 def expect_versions(page: Page, *numbers: int) -> None:
     """Newest first, and no other."""
     expect(page.locator("#view-versions .line .title")).to_have_text([f"Version {number}" for number in numbers])

@@ -5,6 +5,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+PASSWORD = "seven grey stones"
+"""The password of the key `encrypted`."""
 _LITTLE_MEMORY_BYTES = 60_000_000
 """It then encrypts a key with what it can get, which takes a moment and not a gigabyte."""
 

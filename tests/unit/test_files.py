@@ -8,40 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pair import errors, files
+from support.canary import CANARY, snapshot
 from support.command import write_files
-
-CANARY: dict[str, str | bytes] = {
-    "a.md": "a",
-    "sub/b.md": "b",
-    "scratch-0123456789abcdef/c.md": "c",
-    ".a.md.0123abcd.tmp": "d",
-    f"{'0a' * 16}.staged": "e",
-    f"{'0a' * 32}/use": "f",
-    ".made-by-pair": "g",
-}
-"""Some names are those that pair gives, for a link may lead to the folder of another project."""
-
-
-@pytest.fixture
-def canary(tmp_path: Path) -> Iterator[Path]:
-    """A folder that has to be the same after the test."""
-    folder = write_files(tmp_path / "canary", CANARY)
-    before = snapshot(folder)
-    yield folder
-    assert snapshot(folder) == before
-
-
-def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        path.relative_to(folder).as_posix(): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
-        for path in folder.rglob("*")
-    }
 
 
 def work_in(folder: Path) -> list[Callable[[], object]]:

@@ -14,9 +14,8 @@ from pair.packages import package, signing
 from pair.packages.package import Label
 from pair.packages.rules import read_key_id
 from pair.packages.signing import PublicKey, SecretKey, TrustedKeys
-from support.minisign import Keys, make_keys
+from support.minisign import PASSWORD, Keys
 
-PASSWORD = "seven grey stones"
 TEXT = b"What was signed.\n" * 100
 
 
@@ -45,21 +44,6 @@ def refusal_of(trusted: TrustedKeys, path: Path, signature: bytes | None) -> err
 
 def lines_of(content: bytes) -> list[bytes]:
     return content.splitlines()
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
-def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("encrypted"), password=PASSWORD)
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("others"))
 
 
 @pytest.fixture
