@@ -381,8 +381,7 @@ def understand(query: str, weights: Mapping[str, float], language: str = "en") -
     words = []
     pieces = list(dict.fromkeys(query.split()))
     for analysed, translated in zip(analyse_all(pieces), analyse_all(pieces, language), strict=True):
-        # The numbers of terms differ if a stem is empty.
-        own = translated if len(translated.terms) == len(analysed.terms) else analysed
+        own = translated if len(translated.terms) == len(analysed.terms) else analysed  # A stem may be empty.
         terms = {term: near for term, near in zip(analysed.terms, own.terms, strict=True) if term in weights}
         if not terms:
             continue

@@ -165,19 +165,14 @@ def rank_quotes(
     questions = [asked[reader.language] for *_, reader in texts]
     known = [question.count_known(held) for question, held in zip(questions, terms, strict=True)]
     steps = any(question.kind in {"how-to", "command"} for question in asked.values())
-    asked_terms = {language: question.terms for language, question in asked.items()}
+    terms_of = {language: question.terms for language, question in asked.items()}
     weighers = {language: _Weigher(question) for language, question in asked.items()}
     blocks = [
         (index, block)
         for index in _choose_quotable(known)
         for title, text, reader in [texts[index]]
         for block in reader.read_quotable(
-            title,
-            text,
-            asked_terms[reader.language],
-            MOST_BLOCKS,
-            steps=steps,
-            names=questions[index].kind in _NAMING,
+            title, text, terms_of[reader.language], MOST_BLOCKS, steps=steps, names=questions[index].kind in _NAMING
         )
     ]
     covering = sorted(
