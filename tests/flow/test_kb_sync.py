@@ -305,13 +305,13 @@ def test_a_rolled_back_kb_is_not_changed_until_an_explicit_sync(project: SyncedP
         kb.versions.rollback(1)
     write_files(project.sources, {"new.md": "# New\n"})
     for _ in range(2):
-        report = SyncService(project.settings).sync_in_background()
+        report = SyncService(project.settings).sync(wait=False, resume=False)
         assert (report.held_at, report.stored) == (1, 0)
         assert project.stored() == PAGES
     with project.open() as kb:
         kb.upsert([Document(id="mine", text="Not a source.")])
-    assert SyncService(project.settings).sync_in_background().held_at == 1
+    assert SyncService(project.settings).sync(wait=False, resume=False).held_at == 1
     report = project.sync()
     assert (report.held_at, report.stored) == (0, 2)
     assert project.stored() == PAGES | {"notes.txt": "Lunch is at two.\n", "new.md": "# New\n", "mine": "Not a source."}
-    assert SyncService(project.settings).sync_in_background().held_at == 0
+    assert SyncService(project.settings).sync(wait=False, resume=False).held_at == 0

@@ -125,24 +125,15 @@ class SyncService:
             )
             return SyncRun(self.settings.kb, paths, dependencies).run(wait=wait, refresh=refresh)
 
-    def sync_in_background(self) -> SyncReport:
-        """Sync without waiting for another sync; do not update a KB that was rolled back."""
-        return self.sync(wait=False, resume=False)
-
     def read_texts(self) -> SyncedDocuments:
         """Return the synced documents as last saved. Raises E102."""
-        return self._read_texts()[1]
-
-    def _read_texts(self) -> tuple[str, SyncedDocuments]:
-        """Return the signature and the documents. The signature is read first, so that a later save is noticed."""
-        places, reader = self.places, self.reader
-        return read_signature(places.cache), SyncedDocuments(places, reader)
+        return SyncedDocuments(self.places, self.reader)
 
     def current_texts(self) -> SyncedDocuments:
         """Return the synced documents; read them again only if they were saved since. Raises E102."""
-        known = self._known
-        if known is None or known[0] != read_signature(self.places.cache):
-            known = self._known = self._read_texts()
+        known, signature = self._known, read_signature(self.places.cache)  # Read first, to notice a later save.
+        if known is None or known[0] != signature:
+            known = self._known = signature, self.read_texts()
         return known[1]
 
     def plan(self, *, refresh: str | None = None) -> SyncPlan:
@@ -166,13 +157,6 @@ class SyncService:
     @property
     def reader(self) -> FileTextReader:
         return make_file_reader(self.places, self.settings.kb, open_reader())
-
-    def status(self) -> SyncStatus:
-        return report.read_status(self.places)
-
-    def source_statuses(self) -> list[SourceStatus]:
-        """Return the status of each source."""
-        return report.list_source_statuses(self.places)
 
     @property
     def places(self) -> SyncPaths:
@@ -415,11 +399,11 @@ class ProjectSync:
         return [entry for service in self.services for entry in explain(service.kb_id, service.places, target, most)]
 
     def status(self) -> SyncStatus:
-        return functools.reduce(SyncStatus.add, [service.status() for service in self.services])
+        return functools.reduce(SyncStatus.add, [report.read_status(service.places) for service in self.services])
 
     def source_statuses(self) -> list[SourceStatus]:
         """Return the status of each source of every KB, by id."""
-        every = [status for service in self.services for status in service.source_statuses()]
+        every = [status for service in self.services for status in report.list_source_statuses(service.places)]
         return sorted(every, key=lambda status: status.source_id)
 
     def watch(self, stop: threading.Event, after_run: Callable[[SyncReport], None]) -> None:
@@ -473,7 +457,8 @@ def list_collections(settings: Settings) -> list[ListedCollection]:
     """Return the collections of a project: `kb.sources_dir` and the links file if they exist, then named ones."""
     listed = []
     for service in ProjectSync(settings).services:
-        places, status = service.places, service.status()
+        places = service.places
+        status = report.read_status(places)
         unnamed = {"kb.sources_dir": places.sources_dir, "kb.links_file_path": places.links_file}
         for key, path in unnamed.items() if not places.is_named_only else ():
             if path.exists():
