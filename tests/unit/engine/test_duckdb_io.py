@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from pair.engine.format.columns import COLUMNS
+from pair.engine.format.columns import SCHEMA
 from pair.engine.format.duckdb_io import open_database
 from support.hostile_shards import change_rows, make_ground, read_manifest
 
@@ -44,7 +44,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def opened(folder: Path, content: bytes) -> duckdb.DuckDBPyConnection:
     path = folder / "rows.duckdb"
     path.write_bytes(content)
-    return open_database(path, COLUMNS)
+    return open_database(path, SCHEMA)
 
 
 def test_the_rows_of_a_shard_are_opened(tmp_path: Path, rows: bytes) -> None:

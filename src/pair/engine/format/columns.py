@@ -25,22 +25,19 @@ Identities = npt.NDArray[np.uint64]
 TITLE_WEIGHT = 3
 """Number of times that a title word counts in each row of its document, in frequencies and row lengths."""
 
-_SCHEMA = """
-docs          doc INTEGER, id VARCHAR, owner VARCHAR, title VARCHAR, url VARCHAR, text VARCHAR, metadata VARCHAR, \
-content_hash VARCHAR
-chunks        id VARCHAR, doc INTEGER, doc_id VARCHAR, number INTEGER, start_at INTEGER, end_at INTEGER
-doc_metadata  doc INTEGER, key VARCHAR, text VARCHAR, number DOUBLE
-entities      id VARCHAR, name VARCHAR
-edges         src VARCHAR, dst VARCHAR, weight DOUBLE, rel_type VARCHAR, chunk_id VARCHAR, doc INTEGER, \
-chunk_number INTEGER
-doc_entities  doc_id VARCHAR, entity_id VARCHAR, weight DOUBLE, chunk_id VARCHAR, doc INTEGER, chunk_number INTEGER
-shard         commit_id VARCHAR, storage_version VARCHAR
-"""
-COLUMNS: dict[str, dict[str, str]] = {
-    table: dict(column.split() for column in columns.split(","))
-    for table, columns in (line.split(maxsplit=1) for line in _SCHEMA.strip().splitlines())
+SCHEMA: Mapping[str, str] = {
+    "docs": "doc INTEGER, id VARCHAR, owner VARCHAR, title VARCHAR, url VARCHAR, text VARCHAR, metadata VARCHAR, "
+    "content_hash VARCHAR",
+    "chunks": "id VARCHAR, doc INTEGER, doc_id VARCHAR, number INTEGER, start_at INTEGER, end_at INTEGER",
+    "doc_metadata": "doc INTEGER, key VARCHAR, text VARCHAR, number DOUBLE",
+    "entities": "id VARCHAR, name VARCHAR",
+    "edges": "src VARCHAR, dst VARCHAR, weight DOUBLE, rel_type VARCHAR, chunk_id VARCHAR, doc INTEGER, "
+    "chunk_number INTEGER",
+    "doc_entities": "doc_id VARCHAR, entity_id VARCHAR, weight DOUBLE, chunk_id VARCHAR, doc INTEGER, "
+    "chunk_number INTEGER",
+    "shard": "commit_id VARCHAR, storage_version VARCHAR",
 }
-"""The columns of each DuckDB table, and their types."""
+"""The columns of each DuckDB table, with their types."""
 
 
 _PIECES_AT_ONCE = 1 << 17

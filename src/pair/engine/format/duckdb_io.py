@@ -30,9 +30,6 @@ _WRITING: _Config = {
 """Settings for writing our own files, which must be attached."""
 _READING: _Config = {**_WRITING, "enable_external_access": False, "memory_limit": "1GB"}
 
-Tables = Mapping[str, Mapping[str, str]]
-"""The type of each column of each table."""
-
 _OTHER_ENTRIES = """
 SELECT 'the view ' || view_name FROM duckdb_views() WHERE NOT internal
 UNION ALL SELECT 'the macro ' || function_name FROM duckdb_functions() WHERE NOT internal
@@ -44,8 +41,11 @@ LIMIT 1
 """
 
 
-def open_database(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
-    """Open a file for reading. Raises FileNotFoundError; ValueError if it has anything except these tables."""
+def open_database(path: Path, tables: Mapping[str, str]) -> "duckdb.DuckDBPyConnection":
+    """Open a file for reading. Raises FileNotFoundError; ValueError if it has anything except these tables.
+
+    `tables`: the columns of each table, with their types.
+    """
     import duckdb  # noqa: PLC0415 - see above
 
     try:
@@ -62,7 +62,7 @@ def open_database(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
     return connection
 
 
-def _check_tables(connection: "duckdb.DuckDBPyConnection", tables: Tables) -> None:
+def _check_tables(connection: "duckdb.DuckDBPyConnection", tables: Mapping[str, str]) -> None:
     """Raise ValueError for other tables, and for columns with a different type, a default or a constraint."""
     if (entry := connection.execute(_OTHER_ENTRIES).fetchone()) is not None:
         raise ValueError(f"it contains more than tables: {entry[0]}")
@@ -70,7 +70,8 @@ def _check_tables(connection: "duckdb.DuckDBPyConnection", tables: Tables) -> No
     if sorted(name for name, _ in statements) != sorted(tables):
         raise ValueError("its tables are not those of a shard")
     for name, statement in statements:
-        columns = ", ".join(f"{_name_pattern(column)} {kind}" for column, kind in tables[name].items())
+        expected = (column.split() for column in tables[name].split(", "))
+        columns = ", ".join(f"{_name_pattern(column)} {kind}" for column, kind in expected)
         if re.fullmatch(rf"CREATE TABLE {_name_pattern(name)}\({columns}\);", statement) is None:
             raise ValueError(f"the columns of the table {name} are not those of a shard")
 

@@ -28,9 +28,9 @@ from pair.engine.format.array_file import (
 )
 from pair.engine.format.columns import (
     CHUNK_TYPE,
-    COLUMNS,
     DOC_TYPE,
     ID_TYPE,
+    SCHEMA,
     Header,
     StoredDocuments,
     StoredGraphs,
@@ -381,7 +381,7 @@ class RowsFile:
         expected = (0, 0, None, None) if not self._documents else (self._documents,) * 2 + (0, self._documents - 1)
         if numbers != expected:
             raise ValueError("its number of documents is not the one in the manifest")
-        for table in COLUMNS:
+        for table in SCHEMA:
             count = self._cursor().execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - our own names
             if count is None or count[0] > self._shard_bytes:
                 raise ValueError(f"the table {table} has more rows than the shard has bytes")
@@ -466,7 +466,7 @@ def open_ids(ref: ShardRef, path: Path) -> IdFile:
 
 def open_rows(ref: ShardRef, path: Path) -> RowsFile:
     with damage_errors(ref.key("rows")):
-        return RowsFile(open_database(path, COLUMNS), _name_file(path), ref.documents, ref.size_bytes)
+        return RowsFile(open_database(path, SCHEMA), _name_file(path), ref.documents, ref.size_bytes)
 
 
 def open_keywords(ref: ShardRef, path: Path) -> KeywordIndex:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pair.engine.filters import Row, flatten_metadata
 from pair.engine.format import vectors as vector_index
 from pair.engine.format.array_file import ShardFile, write_arrays
-from pair.engine.format.columns import COLUMNS, DOC_TYPE, ID_TYPE, Header, StoredDocuments, hash_ids
+from pair.engine.format.columns import DOC_TYPE, ID_TYPE, SCHEMA, Header, StoredDocuments, hash_ids
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
@@ -32,10 +32,7 @@ MOST_CENTROIDS = 32
 
 _Value = str | int | float | None
 _Row = tuple[_Value, ...]
-_TABLES = "".join(
-    f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns.items())});"
-    for table, columns in COLUMNS.items()
-)
+_TABLES = "".join(f"CREATE TABLE {table} ({columns});" for table, columns in SCHEMA.items())
 _STORAGE_VERSION = "v1.2.0"
 """The oldest version of DuckDB that can read our shards."""
 _BLOCK_SIZE = 16384
@@ -178,10 +175,10 @@ def _quote(path: Path) -> str:
 
 def _insert(connection: "duckdb.DuckDBPyConnection", scratch: Path, table: str, rows: Iterable[_Row]) -> None:
     """Insert rows through a file of JSON lines, which is 50 times faster than passing Python values."""
-    longest = 0
+    columns, longest = dict(column.split() for column in SCHEMA[table].split(", ")), 0
     with scratch.open("wb") as stream:
         for row in rows:
-            named = dict(zip(COLUMNS[table], row, strict=True))
+            named = dict(zip(columns, row, strict=True))
             try:
                 line = _encoder.encode(named)
             except UnicodeEncodeError:
@@ -189,7 +186,7 @@ def _insert(connection: "duckdb.DuckDBPyConnection", scratch: Path, table: str, 
             longest = max(longest, len(line))
             stream.write(line + b"\n")
     if longest:
-        types = ", ".join(f"{name}: '{kind}'" for name, kind in COLUMNS[table].items())
+        types = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
         reading = f"read_json({_quote(scratch)}, format='newline_delimited', columns={{{types}}}"
         limit = 2 * longest + 1024
         connection.execute(f"INSERT INTO {table} SELECT * FROM {reading}, maximum_object_size={limit})")  # noqa: S608
