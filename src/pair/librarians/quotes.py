@@ -182,11 +182,7 @@ def rank_quotes(
         ),
         key=lambda pair: -pair[0].worth,
     )[:_FITTED]
-    thin = [block.evidence.is_thin for _, block in covering]
-    quotes = [
-        weighers[questions[quote.passage].language].add_form(quote, block, thin=is_thin)
-        for (quote, block), is_thin in zip(covering, thin, strict=True)
-    ]
+    quotes = [weighers[questions[quote.passage].language].add_form(quote, block) for quote, block in covering]
     measured = sorted(quotes, key=lambda quote: -quote.worth)[:_MEASURED]
     meanings = embedder.compare(query, [quote.context for quote in measured])
     ranked = [
@@ -230,10 +226,10 @@ class _Weigher:
         context = f"{hit.title or hit.document_id} / {name} / {block.shown}"
         return Quote(index, block.shown, features, context, evidence.quote[:_BEGINNING]), block
 
-    def add_form(self, quote: Quote, block: QuotableBlock, *, thin: bool) -> Quote:
+    def add_form(self, quote: Quote, block: QuotableBlock) -> Quote:
         """Return a block with the features that come from its form."""
         kind, fit = self._question.kind, self._question.fit(block)
         strict = 0.0
         if kind in STRICT:
             strict = fit if kind == "definition" else float(fit > 0)
-        return replace(quote, features={**quote.features, "form": fit, "strict": strict, "thin": float(thin)})
+        return replace(quote, features={**quote.features, "form": fit, "strict": strict, "thin": float(block.is_thin)})

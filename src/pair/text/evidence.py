@@ -150,6 +150,8 @@ class QuotableBlock(NamedTuple):
     """Terms of its headings and of the title of its document."""
     heading_terms: frozenset[str]
     """All terms of the nearest heading."""
+    is_thin: bool
+    """Whether it only points to other text."""
 
 
 class TermReader:
@@ -197,7 +199,7 @@ class TermReader:
             heading = own.headings[-1] if own.headings else ""
             if heading not in title and (names or not heading_terms & asked <= shown_terms) and heading not in shown:
                 shown = f"{heading}\n\n{shown}"
-            blocks.append(QuotableBlock(own, shown, shown_terms, statement, around, heading_terms))
+            blocks.append(QuotableBlock(own, shown, shown_terms, statement, around, heading_terms, own.is_thin))
         return blocks
 
 
