@@ -8,15 +8,13 @@ Invariants
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 import numpy as np
-import openai
-from openai.types.chat import ChatCompletionMessageParam
 
 from pair import errors, network
 from pair.ai import prompts
@@ -27,16 +25,8 @@ from pair.network import RetryPolicy, describe_fault, parse_retry_after
 from pair.text.characters import clip, drop_unprintable, join_lines, replace_surrogates
 
 _MAX_REASON_CHARACTERS = 300
-# The SDK needs a key; servers without keys accept any.
+# Some servers refuse requests without a key; servers without keys accept any.
 _PLACEHOLDER_KEY = "none"
-# The SDK adds headers about this machine, and others from OPENAI_* variables that are meant for another server.
-# The SDK itself needs the last of these in the answer.
-_SENT_HEADERS = frozenset(
-    {
-        "host", "accept", "accept-encoding", "connection", "content-type", "content-length", "authorization",
-        "x-stainless-raw-response",
-    }
-)  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -76,59 +66,63 @@ class ModelConnection:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, request: Callable[[openai.OpenAI], str]) -> str:
+    def ask(self, path: str, body: Mapping[str, Any]) -> str:
         """Return the body of the answer. Raises ModelFault."""
         policy = RetryPolicy(self._settings.retries, self._settings.retry_wait_seconds)
-        return policy.run(lambda: self._ask_once(request))
+        return policy.run(lambda: self._ask_once(path, body))
 
     def complete(self, instructions: str, text: str) -> str:
         """Return the reply of the model. Raises ModelFault, and E302 for an answer that is not a chat completion."""
-
-        def request(client: openai.OpenAI) -> str:
-            return client.chat.completions.with_raw_response.create(
-                model=self._settings.model,
-                messages=_build_messages(instructions, text),
-                temperature=0,
-                max_tokens=self._settings.max_output_tokens,
-            ).text
-
-        reply = prompts.reply_text(self.ask(request))
+        reply = prompts.reply_text(self.ask("chat/completions", self._build_completion(instructions, text)))
         if reply is None:
             raise errors.model_reply_unusable(self.address, "the answer is not a chat completion")
         return reply
 
-    def _ask_once(self, request: Callable[[openai.OpenAI], str]) -> str:
+    def stream(self, instructions: str, text: str) -> Iterator[Any]:
+        """Yield the events of a reply, without retries: yielded pieces cannot be revoked. Raises ModelFault."""
+        content = _encode(self._build_completion(instructions, text) | {"stream": True})
         with self._lock:
             self._calls += 1
         try:
-            return request(self._client)
-        except openai.OpenAIError as caught:
+            with self._client.stream("POST", "chat/completions", content=content) as response:
+                if response.is_success:
+                    yield from _read_events(response.iter_bytes())
+                    return
+                response.read()
+                fault = self._read_refusal(response)
+        except (httpx2.HTTPError, ValueError, RecursionError) as caught:
             fault = self._read_fault(caught)
+        raise fault  # Raised outside the block, as below.
+
+    def _ask_once(self, path: str, body: Mapping[str, Any]) -> str:
+        with self._lock:
+            self._calls += 1
+        try:
+            response = self._client.post(path, content=_encode(body))
+        except httpx2.HTTPError as caught:
+            fault = self._read_fault(caught)
+        else:
+            if response.is_success:
+                return response.text
+            fault = self._read_refusal(response)
         # Raised outside the block, so that no traceback contains the request with its key.
         raise fault
 
-    def stream(self, request: Callable[[openai.OpenAI], Iterator[str]]) -> Iterator[str]:
-        """Yield pieces of a reply, without retries: yielded pieces cannot be revoked. Raises ModelFault."""
-        with self._lock:
-            self._calls += 1
-        try:
-            yield from request(self._client)
-        except openai.OpenAIError as caught:
-            fault = self._read_fault(caught)
-        except (httpx2.HTTPError, ValueError) as caught:  # The fault came during the reply.
-            fault = ModelFault(self._redact(describe_fault(caught)), retryable=True)
-        else:
-            return
-        raise fault  # Raised outside the block, as above.
+    def _build_completion(self, instructions: str, text: str) -> dict[str, Any]:
+        return {
+            "model": self._settings.model,
+            "messages": [{"role": "system", "content": instructions}, {"role": "user", "content": text}],
+            "temperature": 0,
+            "max_tokens": self._settings.max_output_tokens,
+        }
 
-    def _read_fault(self, caught: openai.OpenAIError) -> ModelFault:
-        if isinstance(caught, openai.APITimeoutError):
+    def _read_fault(self, caught: Exception) -> ModelFault:
+        if isinstance(caught, httpx2.TimeoutException):
             return ModelFault(f"No answer within {self._settings.timeout_seconds:g}s", retryable=True)
-        if not isinstance(caught, openai.APIStatusError):
-            cause = caught.__cause__ or caught
-            reason = self._redact(describe_fault(cause))
-            return ModelFault(reason, retryable=not isinstance(cause, httpx2.UnsupportedProtocol))
-        response = caught.response
+        reason = self._redact(describe_fault(caught))
+        return ModelFault(reason, retryable=not isinstance(caught, httpx2.UnsupportedProtocol))
+
+    def _read_refusal(self, response: httpx2.Response) -> ModelFault:
         status, text, headers = response.status_code, response.text, response.headers
         detail = f": {text}" if text.strip() else ""
         reason = self._redact(f"HTTP {status} {response.reason_phrase}{detail}")
@@ -147,29 +141,45 @@ class ModelConnection:
             text = text.replace(self._key, "…")
         return clip(join_lines(drop_unprintable(text)), _MAX_REASON_CHARACTERS)
 
-    def _connect(self) -> openai.OpenAI:
+    def _connect(self) -> httpx2.Client:
         try:
-            return openai.OpenAI(
-                api_key=self._key,
+            return httpx2.Client(
                 base_url=self._settings.base_url,
                 timeout=self._settings.timeout_seconds,
-                max_retries=0,
-                http_client=httpx2.Client(
-                    timeout=self._settings.timeout_seconds,
-                    # Neither the key nor the sources may reach another host.
-                    follow_redirects=False,
-                    event_hooks={"request": [self._replace_headers]},
-                ),
+                # Neither the key nor the sources may reach another host.
+                follow_redirects=False,
+                headers={"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "pair"},
+                auth=self._sign,
             )
         except (httpx2.InvalidURL, ValueError, ImportError) as fault:
             # The address, or that of a proxy in the environment, is invalid.
             raise errors.model_unreachable(self.address, self._redact(str(fault))) from fault
 
-    def _replace_headers(self, request: httpx2.Request) -> None:
-        for name in set(request.headers) - _SENT_HEADERS:
-            del request.headers[name]
+    def _sign(self, request: httpx2.Request) -> httpx2.Request:
         request.headers["Authorization"] = f"Bearer {self._key}"
-        request.headers["User-Agent"] = "pair"
+        request.headers.pop("Cookie", None)
+        return request
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode(errors="replace")
+
+
+def _read_events(blocks: Iterable[bytes]) -> Iterator[Any]:
+    """Yield the JSON of server-sent events up to `[DONE]`. Raises ValueError for an error and for damaged JSON."""
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            name, _, data = line.partition(b":")
+            if name != b"data":
+                continue
+            if data.strip() == b"[DONE]":
+                return
+            event = json.loads(data)
+            if isinstance(event, dict) and event.get("error"):
+                raise ValueError(f"the reply ended with an error: {json.dumps(event['error'])}")
+            yield event
 
 
 class OpenAiLanguageModel:
@@ -195,22 +205,9 @@ class OpenAiLanguageModel:
     def stream(self, instructions: str, text: str) -> Iterator[str]:
         """Yield the reply; all at once if the server does not stream. Raises E301 if the stream ends early."""
         is_streamed = is_finished = False
-
-        def request(client: openai.OpenAI) -> Iterator[str]:
-            nonlocal is_finished
-            for event in client.chat.completions.create(
-                model=self._settings.model,
-                messages=_build_messages(instructions, text),
-                temperature=0,
-                max_tokens=self._settings.max_output_tokens,
-                stream=True,
-            ):
-                for choice in event.choices:
-                    is_finished = is_finished or choice.finish_reason is not None
-                    yield choice.delta.content or ""
-
         try:
-            for piece in self._connection.stream(request):
+            for piece, is_last in map(prompts.reply_piece, self._connection.stream(instructions, text)):
+                is_finished = is_finished or is_last
                 is_streamed = True
                 yield piece
         except ModelFault as fault:
@@ -257,10 +254,6 @@ class OpenAiSummariser:
         if fault := prompts.reply_fault(reply, tidy):
             raise errors.model_reply_unusable(self._connection.address, f"{fault} (model {self._settings.model})")
         return "\n".join(tidy.split("\n")[: prompts.MAX_REPLY_LINES])
-
-
-def _build_messages(instructions: str, text: str) -> list[ChatCompletionMessageParam]:
-    return [{"role": "system", "content": instructions}, {"role": "user", "content": text}]
 
 
 # ── vectors ────────────────────────────────────────────────────────────────────────────────────────
@@ -337,17 +330,11 @@ class OpenAiEmbedder:
 
     def _ask(self, batch: Sequence[str]) -> Vectors:
         """Return a row of length 1 for each text. Halve a request that is too long: the batch, then a single text."""
-
-        def request(client: openai.OpenAI) -> str:
-            return client.embeddings.with_raw_response.create(
-                model=self._model,
-                input=list(batch),
-                encoding_format="float",
-                dimensions=self._options.dimension or openai.omit,
-            ).text
-
+        request: dict[str, Any] = {"model": self._model, "input": list(batch), "encoding_format": "float"}
+        if self._options.dimension:
+            request["dimensions"] = self._options.dimension
         try:
-            body = self._connection.ask(request)
+            body = self._connection.ask("embeddings", request)
         except ModelFault as caught:
             fault = caught
         else:

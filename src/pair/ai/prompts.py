@@ -200,6 +200,14 @@ def reply_text(body: str) -> str | None:
     return content if isinstance(content, str) else ""
 
 
+def reply_piece(event: Any) -> tuple[str, bool]:
+    """Return the text in an event of a streamed chat completion, and whether the reply is finished."""
+    choices = _member(event, "choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    content = _member(_member(choice, "delta"), "content")
+    return content if isinstance(content, str) else "", _member(choice, "finish_reason") is not None
+
+
 def tidy_reply(reply: str) -> str:
     """Remove reasoning, code fences, labels, list marks, quotation marks and empty lines."""
     reply = strip_reasoning(drop_unprintable(reply)).strip()
