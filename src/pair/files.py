@@ -580,8 +580,11 @@ def describe_os_error(fault: OSError) -> str:
 
 
 @contextlib.contextmanager
-def storage_errors() -> Iterator[None]:
-    """Turn OS errors inside the block into E010, errors of links into E025, and errors of foreign files into E026."""
+def storage_errors(*, is_reading: bool = False) -> Iterator[None]:
+    """Turn OS errors inside the block into E010, errors of links into E025, and errors of foreign files into E026.
+
+    `is_reading`: the block only reads, so that a missing file is one that cannot be read.
+    """
     try:
         yield
     except OSError as fault:
@@ -590,5 +593,5 @@ def storage_errors() -> Iterator[None]:
             raise errors.link_refused(path) from fault
         if fault.errno == errno.EMLINK:
             raise errors.foreign_file(path) from fault
-        is_reading = os.path.exists(path) and not os.access(path, os.R_OK)  # noqa: PTH110 - "" does not exist
+        is_reading = is_reading or (os.path.exists(path) and not os.access(path, os.R_OK))  # noqa: PTH110 - "" does not exist
         raise errors.storage_failed(path, describe_os_error(fault), is_reading=is_reading) from fault

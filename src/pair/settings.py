@@ -198,7 +198,7 @@ def find_config(named: str | Path | None, variables: Mapping[str, str] | None = 
     for given, where in ((named, "--config"), (variables.get("PAIR_CONFIG"), "PAIR_CONFIG")):
         if given:
             if not Path(given).is_file():
-                raise errors.settings_invalid(where, f"no such file: {given}")
+                raise errors.settings_invalid(where, f"no such file: {given}", hints=["Check the path, or omit it"])
             return Path(given), True
     return next((Path(place) for place in CONFIG_PLACES if Path(place).is_file()), None), False
 
@@ -316,7 +316,7 @@ def _make_section(section: str, kind: Any, values: _ConfigValues) -> Any:
         expected = re.sub(r"valid dictionary|dictionary or an instance of \w+", "mapping", first["msg"])
         expected = expected.replace("valid tuple", "list")
         reason = f"{name}: {expected.lower()}, got {_clip(repr(first['input']))}"
-        raise errors.settings_invalid(where, reason) from fault
+        raise errors.settings_invalid(where, reason, hints=[f"Remove {name} to use its default"]) from fault
 
 
 def _read_plain(value: Any, kind: Any) -> str | int | None:
@@ -483,7 +483,7 @@ def _list_pairs(node: Any, path: Path) -> list[tuple[str, tuple[Any, Any]]]:
     if node is None or (node.id == "scalar" and node.tag.endswith(":null")):
         return []
     if node.id != "mapping":
-        raise errors.settings_invalid(_place(path, node), "expected keys with values")
+        raise errors.settings_invalid(_place(path, node), "expected keys with values", hints=["Write KEY: VALUE"])
     pairs: dict[str, tuple[Any, Any]] = {}
     for key, value in node.value:
         name = str(key.value)
@@ -527,7 +527,8 @@ def _expand_variables(value: Any, variables: Mapping[str, str], refuse_at: str) 
         return value
     missing = [name for dollars, name in VARIABLE.findall(value) if dollars == "$" and name not in variables]
     if missing and refuse_at:
-        raise errors.settings_invalid(refuse_at, f"environment variable not set: {', '.join(missing)}")
+        hints = ["Set it, or write $${NAME} for a text that is not a variable"]
+        raise errors.settings_invalid(refuse_at, f"environment variable not set: {', '.join(missing)}", hints=hints)
     return VARIABLE.sub(
         lambda match: variables.get(match[2], match[0]) if match[1] == "$" else f"${{{match[2]}}}", value
     )

@@ -187,7 +187,7 @@ def test_an_added_command_that_needs_trust_says_so(project: Workplace) -> None:
     write_files(project.folder, {"config.yaml": "kb:\n  allow_private_addresses: true\n"})
     project.pair("add", "true", "--kind", "command", "--name", "items").succeeds().says("pair trust && pair sync")
     project.trust()
-    project.pair("add", "true x", "--kind", "command", "--name", "more").succeeds().says("Read it: pair sync")
+    project.pair("add", "true x", "--kind", "command", "--name", "more").succeeds().says("Sync it: pair sync")
 
 
 def test_a_token_in_the_address_of_a_collection_is_not_shown(project: Workplace, server: Server) -> None:

@@ -125,6 +125,23 @@ def test_a_missing_set_kb_or_mode_is_an_error(project: Workplace) -> None:
     project.pair("eval", "asked", "--mode", "telepathy", "--json").fails(1, "E215")
 
 
+@pytest.mark.parametrize(
+    ("content", "code", "reason"),
+    [
+        (None, "E010", "No such file or directory"),
+        (b"\xff", "E502", "not a report of pair eval --json"),
+        (b"[]", "E502", "not a report of pair eval --json"),
+    ],
+)
+def test_a_baseline_that_cannot_be_read_is_named(
+    project: Workplace, content: bytes | None, code: str, reason: str
+) -> None:
+    if content is not None:
+        (project.folder / "last.json").write_bytes(content)
+    done = project.pair("eval", "--feedback", "--baseline", "last.json", "--json")
+    assert (done.error_code, done.json["error"]["message"]) == (code, f"Cannot read last.json: {reason}.")
+
+
 def test_an_interrupted_measurement_leaves_nothing_behind(project: Workplace) -> None:
     many = TEXTS | {f"more-{number}": f"Page {number} tells of tides. " * 40 for number in range(2000)}
     write_files(project.folder, {"asked/corpus.jsonl": lines_of(many)})

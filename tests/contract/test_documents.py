@@ -1,6 +1,9 @@
 """Real small documents, sound and broken, and what is read of them."""
 
+import bz2
+import gzip
 import io
+import lzma
 import socket
 import sys
 import zipfile
@@ -214,6 +217,7 @@ def test_the_same_document_gives_the_same_text(tmp_path: Path) -> None:
         assert len({text_of(ReaderHere(), path) for _ in range(2)}) == 1
 
 
+PACKED = "a compressed file; unpack it to add the documents in it"
 BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
     ("encrypted.pdf", encrypted_pdf, "is encrypted"),
     ("cut.pdf", lambda: pdf("words")[:40], "is damaged, or cannot be read as .pdf"),
@@ -226,6 +230,9 @@ BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
     ("nothing.docx", lambda: b"", "is damaged, or not a .docx file"),
     ("words.docx", lambda: b"just words", "is damaged, or not a .docx file"),
     ("bomb.docx", packed_bomb, "unpacks to more than"),
+    ("words.txt.gz", lambda: gzip.compress(b"words"), PACKED),
+    ("words.tar.xz", lambda: lzma.compress(b"words"), PACKED),
+    ("words.bz2", lambda: bz2.compress(b"words"), PACKED),
     ("noise.html", lambda: bytes(range(256)) * 20, "not text in any known charset"),
     ("sound.mp3", lambda: b"ID3\3\0\0\xff\xfb" * 20, "not text in any known charset"),
 ]

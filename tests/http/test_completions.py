@@ -94,6 +94,16 @@ def api_error(fault: openai.APIError) -> dict[str, Any]:
 # ── answers ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"), [("chatcmpl-7", "chatcmpl-7"), ("seven", "chatcmpl-seven")], ids=["prefixed", "plain"]
+)
+def test_the_id_of_an_answer_has_its_prefix_once(client: openai.OpenAI, given: str, shown: str):
+    headers = {"X-Request-ID": given}
+    made = client.chat.completions.with_raw_response.create(model="pair", messages=ROLLBACK, extra_headers=headers)
+    assert made.headers["X-Request-ID"] == given
+    assert json.loads(made.text)["id"] == shown
+
+
 def test_a_question_is_answered_with_numbered_sources(client: openai.OpenAI):
     given = client.chat.completions.create(model="pair", messages=ROLLBACK, temperature=0.3, top_p=0.5, seed=7)
     message, about = given.choices[0].message, extra(given)

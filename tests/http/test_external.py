@@ -217,6 +217,7 @@ def test_feedback_becomes_a_judged_set(tmp_path: Path):
 
         over_http(server.url, work)
         assert error_of(server.post("/feedback", {**up, "kb_id": "nowhere"}))[1] == "E201"
+        assert error_of(server.post("/feedback", {**up, "document_ids": []})) == (400, "E601")
         assert error_of(server.post("/feedback", {**up, "query": "x" * 2001})) == (400, "E601")
     value = pair(folder, "eval", "--feedback", "--mode", "keyword")
     assert (value["set"], value["queries"]) == ("feedback on default", 4)

@@ -56,6 +56,17 @@ def test_the_graph_around_an_entity_is_found_by_any_of_its_spellings(plain: Serv
     assert (nothing["entities"], nothing["edges"], nothing["documents"]) == ([], [], [])
 
 
+def test_names_without_a_letter_are_left_out_unless_they_are_asked_for(plain: Served):
+    texts = {"a.md": "Stratum One sold 86,400 on 0.55 in 1985.", "b.md": "Stratum Two sold 86,400 in the 大学."}
+    plain.ingest(texts, kb_id="numbers")
+    around = plain.get("/rag/graph", params={"kb_id": "numbers", "document": "a.md"}).json()
+    assert {each["name"] for each in around["entities"]} == {"stratum one"}
+    around = plain.get("/rag/graph", params={"kb_id": "numbers", "entity": "86400"}).json()
+    assert around["entities"][0]["name"] == "86400"
+    assert {each["id"] for each in around["documents"]} == {"a.md", "b.md"}
+    assert [each["name"] for each in around["entities"] if each["name"].isnumeric()] == ["86400"]
+
+
 def test_a_document_that_is_gone_is_gone_from_the_graph(plain: Served):
     plain.ingest(TEXTS, kb_id="going")
     plain.ingest({"third.md": "Mount Everest uses the Network Time Protocol."}, kb_id="going")

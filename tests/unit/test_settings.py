@@ -256,6 +256,18 @@ def test_wrong_shape_is_reported_with_its_line(text: str, message: str):
     assert refusal_of(text).message == message
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("just text\n", "Write KEY: VALUE"),
+        ("sources:\n  retries: many\n", "Remove sources.retries to use its default"),
+        ("sources:\n  cache_dir: ${NOWHERE}\n", "Set it, or write $${NAME} for a text that is not a variable"),
+    ],
+)
+def test_a_refused_value_comes_with_advice(text: str, hint: str):
+    assert refusal_of(text).hints == (hint,)
+
+
 WRONG_VALUES = {
     "retries": ["-1", "1.5", "many", "[1]", "null", "''"],
     "timeout_seconds": ["0", "-1", "soon", ".nan", "null"],

@@ -167,5 +167,6 @@ def parse_keys(content: bytes, path: Path) -> dict[str, ApiKey]:
     try:
         keys = convert_json(json.loads(content)["keys"], list[ApiKey])
     except (ValueError, LookupError, TypeError, RecursionError) as fault:
-        raise errors.settings_invalid(str(path), "not a file of keys") from fault
+        hint = "Restore it from a backup, or move it away and create new keys: pair keys add NAME"
+        raise errors.settings_invalid(str(path), "not a file of keys", hints=[hint]) from fault
     return {key.id: key for key in keys}

@@ -145,7 +145,8 @@ def _check_algorithms(settings: ServerSettings) -> frozenset[str]:
         )
     for name in ("jwt_jwks", "jwt_issuer", "jwt_audience"):
         if not getattr(settings, name):
-            raise errors.settings_invalid(f"server.{name}", "server.auth: jwt needs it")
+            hint = f"Set server.{name} in config.yaml, or PAIR__SERVER__{name.upper()}"
+            raise errors.settings_invalid(f"server.{name}", "server.auth: jwt needs it", hints=[hint])
     return algorithms
 
 

@@ -31,10 +31,10 @@ def parse_least(given: Sequence[str]) -> dict[str, float]:
     return least
 
 
-def parse_baseline(text: str, name: str) -> Figures:
+def parse_baseline(content: bytes, name: str) -> Figures:
     """Return the figures of an earlier report of `pair eval --json`. Raises E502."""
     try:
-        modes = json.loads(text)["modes"]
+        modes = json.loads(content)["modes"]
         figures = {
             str(mode): {figure: float(values[figure]) for figure in FIGURES if figure in values}
             for mode, values in modes.items()

@@ -344,7 +344,8 @@ class Installer:
             if not settings.require_signature:
                 return None
             name = "sources.require_signature"
-            raise errors.settings_invalid(places.get(name, name), f"{name} needs sources.signature_keys")
+            hint = "Set sources.signature_keys to the public keys of the publishers"
+            raise errors.settings_invalid(places.get(name, name), f"{name} needs sources.signature_keys", hints=[hint])
         from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
 
         name = "sources.signature_keys"

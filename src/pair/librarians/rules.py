@@ -148,7 +148,8 @@ def _find_fault(path: str, value: object, kind: type) -> str | None:
 
 def _kind(value: object) -> str:
     """Name the type of a value without calling a method of the value, which may be hostile."""
-    return "None" if value is None else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def query_refusal(query: object, max_characters: int) -> Response | None:

@@ -10,6 +10,9 @@ import charset_normalizer
 from pair.reading.contract import UnreadableDocument
 
 NOT_TEXT = "not text in any known charset"
+_PACKED = "a compressed file; unpack it to add the documents in it"
+_PACKED_MAGICS = (b"\x1f\x8b\x08", b"PK\x03\x04", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c")
+"""The first bytes of gzip, zip, bzip2, xz, Zstandard and 7z."""
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # UTF-32 comes first, because its mark begins with that of UTF-16.
@@ -61,7 +64,7 @@ def _is_plausible(text: str) -> bool:
 
 def _guess(content: bytes) -> str:
     if _BINARY.search(content):
-        raise UnreadableDocument(NOT_TEXT)
+        raise UnreadableDocument(_PACKED if content.startswith(_PACKED_MAGICS) else NOT_TEXT)
     if len(content) < _LEAST_GUESSED_BYTES:
         if _SHORT_WESTERN.fullmatch(content):
             return content.decode("cp1252")

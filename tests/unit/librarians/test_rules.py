@@ -361,7 +361,7 @@ def refusal_texts(response: Response | None) -> tuple[str, str, str]:
 @pytest.mark.parametrize(
     ("query", "message", "suggestion"),
     [
-        (7, "The question is a int, not a string", ""),
+        (7, "The question is an int, not a string", ""),
         (" \n", "The question is blank", "Ask in a few words"),
         ("x" * 1235, "The question has 1,235 characters, 1,234 are allowed", "Ask in fewer words"),
     ],

@@ -60,7 +60,7 @@ def add(
     with_collection(context.settings(), name, entry)  # Refuse conflicts before anything is written.
     edited = add_collection(context.config, name, entry)
     value = {"collection": name, "config": str(edited.path), **entry}
-    after = "Trust and read it: pair trust && pair sync" if edited.needs_trust else "Read it: pair sync"
+    after = "Trust and sync it: pair trust && pair sync" if edited.needs_trust else "Sync it: pair sync"
     context.show(value, f"Added to {edited.path}:", *(f"  {line}" for line in edited.lines), after)
 
 

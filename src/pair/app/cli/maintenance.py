@@ -246,8 +246,8 @@ def evaluate(
             "Cannot measure: give either the folder of a judged set or --feedback.", hints=["pair eval --help"]
         )
     figures = parse_least(least or ())
-    with files.storage_errors():
-        before = {} if baseline is None else parse_baseline(baseline.read_text(encoding="utf-8"), str(baseline))
+    with files.storage_errors(is_reading=True):
+        before = {} if baseline is None else parse_baseline(baseline.read_bytes(), str(baseline))
     if feedback:
         kb = kb or DEFAULT_KB
         with context.kb(kb) as opened:

@@ -23,7 +23,7 @@ class FeedbackRequest:
 
     query: Annotated[str, MinLen(1), MaxLen(MOST_QUERY_CHARACTERS)]
     rating: Literal["up", "down"]
-    document_ids: Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MaxLen(50)] | None = None
+    document_ids: Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MinLen(1), MaxLen(50)] | None = None
     kb_id: schemas.KbId = ""
 
 

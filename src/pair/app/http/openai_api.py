@@ -285,7 +285,9 @@ async def complete(request: Reader) -> HttpResponse:
     context, _ = read_context(access, schemas.AskContext(metadata={"conversation": question.turns}))
     live = LiveAnswer(is_silent=not chat.stream or chat.token_limit is not None)
     task = asyncio.ensure_future(answer_question(run, question, live.listen(context)))
-    completion = _Completion(f"chatcmpl-{access.request_id}", int(service.clock.now().timestamp()), chat, question)
+    completion = _Completion(
+        "chatcmpl-" + access.request_id.removeprefix("chatcmpl-"), int(service.clock.now().timestamp()), chat, question
+    )
     if chat.stream and await live.is_good_so_far(task):
         return Streamed(EVENTS, completion.stream(task, live))
     response = await task

@@ -187,7 +187,7 @@ class _ResponseFormat:
 
     def _head(self, status: str) -> Json:
         return {
-            "id": f"resp_{self.id}",
+            "id": "resp_" + self.id.removeprefix("resp_"),
             "object": "response",
             "created_at": self.created,
             "status": status,

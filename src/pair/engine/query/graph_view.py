@@ -133,7 +133,9 @@ class GraphView:
             """Return the sort key: rare entities come before entities that many chunks name."""
             return entity != first, -weights[entity] / math.log2(2 + counts[entity]), entity
 
-        chosen = sorted(weights, key=strength)[:limit]
+        # A number alone tells a reader nothing, though it can connect chunks in a search.
+        shown = (entity for entity in weights if entity == first or any(map(str.isalpha, names[entity])))
+        chosen = sorted(shown, key=strength)[:limit]
         documents = self._list_documents([first] if first is not None else chosen, chosen, names, without)
         return Neighbourhood(
             tuple(NamedEntity(names[entity], weights[entity], counts[entity]) for entity in chosen),
