@@ -1,4 +1,4 @@
-"""Replies that arrive in pieces, from a real server that behaves as servers do."""
+"""Replies that come in pieces, from a real server that behaves as servers do."""
 
 import json
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def test_comments_line_separators_and_events_without_text_are_no_fault(
         (Answer(429, body=f"too many for {KEY}"), "HTTP 429"),
     ],
 )
-def test_a_reply_that_breaks_off_is_an_error(
+def test_a_reply_that_ends_early_is_an_error(
     model: ModelServer, language_model: OpenAiLanguageModel, answer: Any, reason: str
 ) -> None:
     model.answers.append(answer)

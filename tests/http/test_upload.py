@@ -8,6 +8,7 @@ import pytest
 
 from flow.test_every_way_in import DOCUMENTS
 from pair.app.http.openapi import EXAMPLES
+from support.command import write_files
 from support.served import Keyed, Served, error_of, pair
 
 NOTES = b"---\ntitle: Notes of releases\nyear: 2025\n---\n\nDeploy on Tuesdays.\n"
@@ -18,6 +19,21 @@ def put(server: Served, path: str, content: bytes, content_type: str = "", **mor
     return server.request(
         "PUT", f"/rag/docs/{path}", content=content, headers={**headers, **more.pop("headers", {})}, **more
     )
+
+
+def test_an_upload_over_a_synced_document_stays_until_the_next_sync(tmp_path: Path):
+    folder = tmp_path / "project"
+    write_files(folder, {".pair/knowledge/a.md": "# Lunch\n\nLunch is at one.\n"})
+    with Served(folder, PAIR__SERVER__SYNC="false") as server:
+        assert server.post("/sync", {}).json()["stored"] == 1
+        assert put(server, "a.md", b"Lunch is at two.").json()["replaced_docs"] == 1
+        assert "at two" in server.get("/rag/docs/a.md").json()["text"]
+        assert server.post("/sync", {}).json()["stored"] == 1
+        assert "at one" in server.get("/rag/docs/a.md").json()["text"]
+        put(server, "a.md", b"Lunch is at three.")
+        (folder / ".pair" / "knowledge" / "a.md").unlink()
+        server.post("/sync", {})
+        assert "at three" in server.get("/rag/docs/a.md").json()["text"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -270,7 +270,7 @@ async def put_document(
 
     The body is a file: text in any charset, Markdown, HTML, PDF, Office, OpenDocument, EPUB, RTF, e-mail, CSV, a
     notebook or code. Its `Content-Type` says how to read it, or else the suffix of the id. Title and metadata are those
-    of the file.
+    of the file. The next sync replaces a document that has the id of one of its sources.
     """
     kb_id = request.access.use_kb(given.kb_id)
     body = await request.body(request.context.settings.max_body_bytes)
