@@ -134,7 +134,7 @@ def test_in_a_bucket_only_a_feed_is_a_source(workplace: Workplace, source: str) 
         (b'{"schema_version": 1, "kbs": {}}', "E020"),
     ],
 )
-def test_a_feed_that_is_none_is_refused(workplace: Workplace, server: Server, body: bytes, code: str) -> None:
+def test_an_invalid_feed_is_refused(workplace: Workplace, server: Server, body: bytes, code: str) -> None:
     server.pages["/releases.json"] = Page(body)
     assert workplace.pair("install", "--source", server.url("/releases.json"), "--json").error_code == code
     (workplace.folder / "releases.json").write_bytes(body)

@@ -211,7 +211,7 @@ def test_one_target_of_several_can_be_installed_alone(workplace: Workplace, serv
 
 
 @pytest.mark.parametrize(("option", "value"), [("--source", "./kb.zip"), ("--kb", "other")])
-def test_a_lock_and_another_way_to_say_it_exclude_each_other(workplace: Workplace, option: str, value: str) -> None:
+def test_locked_excludes_source_and_kb(workplace: Workplace, option: str, value: str) -> None:
     assert workplace.pair("install", "--locked", option, value, "--json").error_code == "E402"
 
 

@@ -116,7 +116,7 @@ def test_a_skipped_index_is_fetched_when_it_is_requested_later(
     assert server.received == []
 
 
-def test_a_connection_that_is_cut_is_gone_on_with(subscription: Subscription) -> None:
+def test_an_update_continues_after_a_cut_connection(subscription: Subscription) -> None:
     subscription.install()
     subscription.offer(cut_after=[100_000_000, 5_000, 7_000, 9_000])
     subscription.update()

@@ -171,7 +171,7 @@ def test_verify_without_an_identity_uses_the_keys_of_the_settings(
 # ── install from a path ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_signed_archive_is_installed_and_says_by_whom(workplace: Workplace, keys: Keys) -> None:
+def test_a_signed_archive_is_installed_with_the_name_of_its_key(workplace: Workplace, keys: Keys) -> None:
     signed_package(workplace, keys)
     done = workplace.pair("install", "--source", "./kb.zip", **trusting(keys)).succeeds()
     assert f"checksum verified, signed by {keys.id}" in done.stderr
@@ -304,7 +304,7 @@ def host(workplace: Workplace, server: Server, keys: Keys) -> Host:
     return Host(server, signed_package(workplace, keys))
 
 
-def test_a_signed_download_is_installed_and_the_cache_knows_by_whom(
+def test_a_signed_download_is_installed_and_the_cache_records_its_key(
     workplace: Workplace, host: Host, keys: Keys
 ) -> None:
     done = workplace.pair("install", "--source", host.url, "--json", **trusting(keys))

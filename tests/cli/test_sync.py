@@ -240,7 +240,7 @@ def test_pages_of_the_own_network_are_refused_by_default(project: Workplace, ser
 
 
 @pytest.mark.rule("sync-44")
-def test_a_page_that_is_unlisted_goes_with_its_copy(project: Workplace, server: Server) -> None:
+def test_an_unlisted_page_is_removed_with_its_copy(project: Workplace, server: Server) -> None:
     url = server.add("/page", b"A page.", checksum=False, headers={"Content-Type": "text/plain"})
     write_links(project, url)
     project.pair("sync", **LOOPBACK)

@@ -222,7 +222,7 @@ def attempts_at(private: PageServer) -> Reply:
 
 
 @needs_browser
-def test_a_page_cannot_reach_a_refused_address_by_any_means(server: PageServer, guarded: BrowserRenderer) -> None:
+def test_a_page_cannot_reach_a_refused_address_in_any_way(server: PageServer, guarded: BrowserRenderer) -> None:
     with PageServer("127.0.0.2") as private:
         server.pages["/hop"] = redirect(private.url("/redirected"))
         server.pages["/"] = attempts_at(private)
@@ -304,7 +304,7 @@ def test_no_packet_goes_past_the_guard(server: PageServer, guarded: BrowserRende
 
 
 @needs_browser
-def test_a_packet_goes_out_without_the_guard(
+def test_the_probe_sends_a_packet_without_the_guard(
     server: PageServer, browser: BrowserRenderer, datagrams: socket.socket
 ) -> None:
     server.pages["/"] = calling(datagrams)

@@ -240,7 +240,7 @@ def test_a_converter_that_was_killed_from_outside_may_succeed_next_time(tmp_path
     assert raised.value.is_passing
 
 
-def test_a_converter_that_cannot_be_started_may_be_another_time(tmp_path: Path) -> None:
+def test_a_converter_that_cannot_be_started_is_a_passing_fault(tmp_path: Path) -> None:
     with pytest.raises(UnreadableDocument, match="its converter cannot be started: No such file") as raised:
         text_of(ReaderProcesses(command=[str(tmp_path / "absent")]), put(tmp_path, "a.html", b"words"))
     assert raised.value.is_passing

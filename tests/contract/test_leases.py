@@ -227,7 +227,7 @@ def test_a_lease_is_lost_if_redis_becomes_unavailable_during_work(tmp_path: Path
         leases.close()
 
 
-def test_acquisition_that_is_sent_twice_is_one(redis_server: RedisServer) -> None:
+def test_an_acquisition_that_is_sent_twice_counts_once(redis_server: RedisServer) -> None:
     same = RedisLeases(redis_server.url, holder="h", new_token=lambda: "same", clock=SystemClock(), prefix="twice:")
     first = same.acquire("kb", seconds=60)
     assert same.acquire("kb", seconds=60).fence == first.fence

@@ -98,7 +98,7 @@ def test_an_unfinished_publication_is_finished_by_the_same_bytes_only(at_bucket:
 @pytest.mark.parametrize(
     ("content", "code"), [(None, "E005"), (b"{", "E019"), (b'{"schema_version": 1, "kbs": {}}', "E020")]
 )
-def test_a_feed_in_a_bucket_that_is_none_is_refused(
+def test_an_invalid_feed_in_a_bucket_is_refused(
     at_bucket: Workplace, s3: S3Server, content: bytes | None, code: str
 ) -> None:
     prefix = f"none-{code}"

@@ -38,9 +38,7 @@ def client(redis_server: RedisServer) -> Iterator[Any]:
         yield made
 
 
-def test_a_lease_says_what_it_is_and_is_kept_under_two_keys_of_one_node(
-    leases: RedisLeases, prefix: str, client: Any
-) -> None:
+def test_a_lease_describes_itself_under_two_keys_of_one_node(leases: RedisLeases, prefix: str, client: Any) -> None:
     lease = leases.acquire("kb", seconds=90)
     assert (lease.name, lease.holder, lease.fence) == ("kb", "host-a", 1)
     assert lease.token.startswith("token-")

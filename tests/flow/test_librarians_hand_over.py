@@ -277,7 +277,7 @@ def test_a_librarian_below_that_blocks_leaves_its_own_siblings() -> None:
         (returning(Response(error=ErrorInfo("NOT_FOUND", "no such page"))), ("NOT_FOUND", False)),
     ],
 )
-def test_an_error_says_who_what_was_asked_whether_it_may_pass_and_what_to_do(
+def test_an_error_has_its_librarian_its_question_a_retry_flag_and_a_suggestion(
     librarian: Any, expected: tuple[str, bool]
 ) -> None:
     error = asked({"one": librarian}, "one", "When is lunch?").to_json()["error"]
@@ -328,7 +328,7 @@ def test_best_confidence_chooses_one() -> None:
         (None, "One.\n\nTwo."),
     ],
 )
-def test_blend_is_a_model_s_work_and_goes_without(model: SayingModel | None, answer: str) -> None:
+def test_blend_needs_a_model_and_joins_answers_without_one(model: SayingModel | None, answer: str) -> None:
     librarians = {"front": handing("a", "b", aggregation="blend"), "a": answering("One."), "b": answering("Two.")}
     response = asked(librarians, "front", context=Context(ai=model))
     assert response.answer == answer

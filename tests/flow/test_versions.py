@@ -286,7 +286,7 @@ def test_copies_of_writes_that_lost_are_not_versions_and_are_collected(ground: G
         assert copies(ground) == [1, 2]
 
 
-def test_a_swap_that_is_lost_takes_its_copy_back() -> None:
+def test_a_lost_swap_removes_its_copy() -> None:
     store = MemoryStore(SystemClock())
     overtaken = [False]
 

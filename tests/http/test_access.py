@@ -252,7 +252,7 @@ def test_a_token_gives_a_scope_and_kbs(issuer: Issuer):
     assert error_of(ask(server, writing)) == (403, "E603")
 
 
-def test_a_token_says_who_asks_whatever_the_body_claims(issuer: Issuer):
+def test_the_token_identifies_the_user_and_not_the_body(issuer: Issuer):
     claimed = {"user": {"id": "eve", "roles": ["boss"]}}
     body = {"query": "When is lunch?", "context": claimed}
     refused = issuer.server.post("/librarians/payroll/ask", body, key=issuer.token())

@@ -146,7 +146,7 @@ def test_a_source_with_an_address_is_linked_and_a_dangerous_one_is_not(plain: Se
     assert bad.choices[0].message.annotations == []
 
 
-def test_a_stream_says_the_same_in_pieces_and_ends_with_its_sources(client: openai.OpenAI):
+def test_a_stream_has_the_same_text_in_pieces_and_ends_with_its_sources(client: openai.OpenAI):
     whole = client.chat.completions.create(model="default", messages=ROLLBACK)
     chunks = list(
         client.chat.completions.create(

@@ -439,7 +439,7 @@ def test_nothing_is_cut_off_on_a_phone(viewer: Viewer):
             keep_screenshot(page, f"phone-{name}")
 
 
-def test_a_finger_gets_from_search_to_passage(viewer: Viewer):
+def test_the_page_works_with_touch_from_search_to_passage(viewer: Viewer):
     with viewer.page(viewport=PHONE, has_touch=True, is_mobile=True) as page:
         page.get_by_role("searchbox").tap()
         type_search(page, "soup")

@@ -129,7 +129,7 @@ filters = st.sampled_from([None, None, {"town": "Newtown"}, {"number": {"lt": 3}
 @given(query=queries, mode=st.sampled_from(MODES), limit=st.sampled_from([1, 3, 10, 200]), more=options, kept=filters)
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.rule("engine-13")
-def test_an_exact_answer_does_not_know_the_layout(
+def test_an_exact_answer_does_not_depend_on_the_layout(
     kbs: dict[int, KnowledgeBase], query: str, mode: SearchMode, limit: int, more: SearchOptions, kept: Any
 ) -> None:
     first, *others = (

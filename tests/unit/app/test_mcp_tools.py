@@ -51,7 +51,7 @@ def test_an_address_leads_back_to_its_document(document_id: str, offset: int, at
     assert tools.Address.parse(str(address)) == address
 
 
-def test_an_address_may_be_of_a_list_of_documents():
+def test_an_address_may_lead_to_a_list_of_documents():
     assert tools.Address.parse("kb://handbook") == tools.Address("handbook")
     assert tools.Address.parse(str(tools.Address("handbook", after="a/b?c"))) == tools.Address(
         "handbook", after="a/b?c"

@@ -48,7 +48,7 @@ def kind(request: pytest.FixtureRequest) -> Callable[[ManualClock], Leases]:
     return in_memory if request.param == "memory" else lambda clock: on_blobs(store, clock)
 
 
-def test_a_lease_says_what_it_is(kind: Callable[[ManualClock], Leases]) -> None:
+def test_a_lease_describes_itself(kind: Callable[[ManualClock], Leases]) -> None:
     clock = ManualClock()
     leases = kind(clock)
     lease = leases.acquire("kb", seconds=30)
@@ -277,7 +277,7 @@ def on_files(folder: Path, holder: str = "host-a, process 1") -> FileLeases:
     return FileLeases(folder, holder=holder, new_token=numbered())
 
 
-def test_a_file_lease_says_what_it_is(tmp_path: Path) -> None:
+def test_a_file_lease_describes_itself(tmp_path: Path) -> None:
     leases = on_files(tmp_path / "deep" / "folder")
     lease = leases.acquire("team/kb", seconds=30)
     assert (lease.name, lease.holder, lease.token, lease.fence) == ("team/kb", "host-a, process 1", "token-1", 1)

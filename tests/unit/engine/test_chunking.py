@@ -15,7 +15,7 @@ def cut(text: str, size_bytes: int) -> list[tuple[str, str]]:
     return [(chunk.context, chunk.text) for chunk in split(text, size_bytes)]
 
 
-def test_a_text_that_fits_is_one_chunk_whatever_is_in_it() -> None:
+def test_a_text_that_fits_is_one_chunk_with_any_content() -> None:
     text = "---\ntitle: x\n---\n\n# A\n\ntext\n\n## B\n\n- one\n- two\n"
     assert split(text) == (Chunk(text.strip(), 0, len(text) - 1),)
 

@@ -142,7 +142,7 @@ def test_a_manifest_of_the_same_number_in_its_place_is_seen() -> None:
     assert published.known().manifest.commit_id == other.manifest.commit_id
 
 
-def test_a_manifest_that_was_deleted_is_none() -> None:
+def test_a_deleted_manifest_is_missing() -> None:
     store = memory()
     published = publication(store)
     published.swap(None, next_of(None))

@@ -133,7 +133,7 @@ def test_more_chunks_are_asked_for_until_there_are_a_hundred_documents() -> None
     assert deep.asked == [10, *[10, 200, 400, 800] * 2]
 
 
-def test_a_kb_with_few_documents_is_not_asked_for_ever() -> None:
+def test_a_measurement_of_a_small_kb_ends() -> None:
     clock = ManualClock()
     small = FixedKb(clock, ["d0", "d1"])
     measure(small, QUERIES, "vector", clock=clock)

@@ -216,7 +216,7 @@ def test_one_entry_is_read_without_unpacking(tmp_path: Path):
     assert everything_below(tmp_path) == ["x.zip"]
 
 
-def test_absent_entry_is_none(tmp_path: Path):
+def test_a_missing_entry_is_none(tmp_path: Path):
     assert read_entry(archive_at(tmp_path, zip_of({"a.md": "# a\n"})), "manifest.json", POLICY) is None
 
 

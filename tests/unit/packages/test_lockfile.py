@@ -63,7 +63,7 @@ def refusal_of(path: Path) -> str:
         (b"#" * (4 * 1024 * 1024 + 1), "longer"),
     ],
 )
-def test_a_lock_that_is_none_is_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_an_invalid_lock_is_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "pair.lock").write_bytes(content)
     assert reason in refusal_of(tmp_path / "pair.lock")
 
@@ -76,7 +76,7 @@ def test_a_lock_that_is_none_is_refused_with_the_reason(tmp_path: Path, content:
         *({"id": ""}, {"source": "handbook"}, {"source": "a\nb"}, {"content_sha256": ""}, {"archive_sha256": "0a"}),
     ],
 )
-def test_a_table_that_says_something_else_is_refused(tmp_path: Path, fields: dict[str, object]) -> None:
+def test_a_table_with_an_invalid_field_is_refused(tmp_path: Path, fields: dict[str, object]) -> None:
     (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": [msgspec.structs.asdict(KB) | fields]}))
     assert "damaged" in refusal_of(tmp_path / "pair.lock")
 

@@ -42,7 +42,7 @@ def test_a_sheet_is_a_table_with_computed_values_and_iso_dates() -> None:
     )
 
 
-def test_a_sheet_says_what_of_it_is_cut() -> None:
+def test_a_sheet_lists_what_is_cut() -> None:
     rows = "".join(
         f'<row r="{row}"><c r="A{row}"><v>{row}</v></c><c r="B{row}"><v>2</v></c></row>' for row in (1, 50_002)
     )

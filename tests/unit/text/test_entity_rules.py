@@ -104,7 +104,7 @@ def test_frequent_terms_count_more_but_less_than_proportionally() -> None:
     assert weights["oslo"] < weights["rome"] < 4 * weights["oslo"]
 
 
-def test_a_capital_at_the_beginning_of_a_sentence_says_little() -> None:
+def test_a_capital_at_the_beginning_of_a_sentence_is_weak_evidence_of_a_name() -> None:
     graph = build_graph("", ["Turbines turn, and so does Norway."])
     weights = {name: weight for name, weight, _ in graph.mentions}
     assert weights["turbine"] < weights["norway"]
