@@ -25,7 +25,7 @@ BUDGETS = {
         2800,
         10,
     ),  # merged hits of several KBs, collections, plain settings, locks of both systems, owners, loads, typed JSON
-    "ai": (1840, 12),  # queries tokenized without the library, tokens for sites, vectors that come with documents
+    "ai": (1835, 12),  # queries tokenized without the library, tokens for sites, vectors that come with documents
     "app": (
         9920,
         42,

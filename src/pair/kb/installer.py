@@ -344,8 +344,7 @@ class Installer:
             if not settings.require_signature:
                 return None
             name = "sources.require_signature"
-            hint = "Set sources.signature_keys to the public keys of the publishers"
-            raise errors.settings_invalid(places.get(name, name), f"{name} needs sources.signature_keys", hints=[hint])
+            raise errors.settings_invalid(places.get(name, name), f"{name} needs sources.signature_keys")
         from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
 
         name = "sources.signature_keys"

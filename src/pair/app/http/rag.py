@@ -218,7 +218,7 @@ async def list_facets(request: Reader, asked: Annotated[schemas.FacetParameters,
 async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) -> Response:
     """Get the graph around a document or an entity
 
-    Give either `document` or `entity`.
+    Give either `document` or `entity`. Other entities without a letter, such as numbers, are left out.
     """
     if bool(asked.document) == bool(asked.entity):
         raise errors.request_invalid("give either document or entity")
