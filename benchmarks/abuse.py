@@ -1,16 +1,16 @@
-"""Whether a server keeps answering while it is abused, with read credentials and with none.
+"""Does a server keep answering under abuse, with and without read credentials?
 
     python benchmarks/abuse.py [--minutes 20] [--threads 16] [--seed 1]
 
-It starts two `pair serve`, one with keys and one with tokens. Another process abuses them: heads and bodies that are
-endless, slow, cut off or no HTTP; filters at and above the limits; requests that pile up; answers that nobody reads;
-tokens of unknown keys; garbage for every route. Meanwhile `/healthz` is asked every 0.2 s, and an honest client
+It starts two servers, one with keys and one with tokens. Another process abuses them: headers and bodies that are
+endless, slow, truncated or invalid; filters at and above the limits; floods of requests; unread answers; tokens of
+unknown keys; random bytes for every route. Meanwhile, `/healthz` is requested every 0.2 s, and a normal client
 searches.
 
-Checked at the end, and the exit status is 1 if one of these is broken:
+The exit status is 1 if one of these checks fails:
     memory of each server: the mean of the last quarter is at most 10 % above that of the second quarter
-    `/healthz` answers within 1 s, always
-    every search of the honest client is answered with 200
+    `/healthz` always answers within 1 s
+    every search of the normal client is answered with 200
     no answer with a status of 500, and no error without a code of pair
 """
 
@@ -59,7 +59,7 @@ ROUTES = (
 
 @dataclass
 class Target:
-    """What an abuser knows: addresses, and a key that may read."""
+    """The addresses that are abused, and a key with read scope."""
 
     port: int
     token_port: int
@@ -70,14 +70,14 @@ class Target:
 
 @dataclass
 class Tally:
-    """What came back."""
+    """The answers to the abuser."""
 
     attempts: collections.Counter[str] = field(default_factory=collections.Counter)
     statuses: collections.Counter[int] = field(default_factory=collections.Counter)
     bad: list[str] = field(default_factory=list)
 
     def note(self, kind: str, answer: bytes) -> None:
-        """Look at the first answer on a connection: what follows it may be cut off."""
+        """Count the first answer on a connection. Later ones may be truncated."""
         self.attempts[kind] += 1
         head, separator, rest = answer.partition(b"\r\n\r\n")
         if not separator:
@@ -89,7 +89,7 @@ class Tally:
 
 
 def is_typed(head: bytes, body: bytes) -> bool:
-    """Whether an error has a code of pair, or is one of the protocol of assistants."""
+    """Return whether an error has a code of pair, or is an error of MCP."""
     if b"transfer-encoding: chunked" in head.lower():
         body = body.partition(b"\r\n")[2].partition(b"\r\n")[0]
     length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
@@ -102,7 +102,7 @@ def is_typed(head: bytes, body: bytes) -> bool:
 
 
 class Abuser:
-    """One thread of abuse. Every attempt is bounded in bytes and in time."""
+    """A thread of abuse. Every attempt is bounded in bytes and in time."""
 
     def __init__(self, target: Target, number: int, tally: Tally, lock: threading.Lock) -> None:
         self.target = target
@@ -141,13 +141,13 @@ class Abuser:
             with self.lock:
                 self.tally.note(kind.__name__, answer)
 
-    # How it is sent
+    # Sending
 
     def connect(self, port: int = 0) -> socket.socket:
         return socket.create_connection(("127.0.0.1", port or self.target.port), timeout=15)
 
     def send(self, *parts: bytes, port: int = 0, pause: float = 0.0) -> bytes:
-        """Send parts until the server closes or answers, and return the beginning of what comes back."""
+        """Send parts until the server answers or closes the connection. Return the beginning of its answer."""
         with self.connect(port) as connection:
             with contextlib.suppress(OSError):
                 for part in parts:
@@ -169,7 +169,7 @@ class Abuser:
     def query(self, **more: Any) -> bytes:
         return self.post("/rag/query", json.dumps({"query": f"lunch {self.random.random()}", **more}).encode())
 
-    # What is sent
+    # Attempts
 
     def long_path(self) -> bytes:
         return self.send(b"GET /", *[b"a" * 10_000] * self.random.randint(1, 100))
@@ -282,7 +282,7 @@ class Abuser:
 
 
 def received(connection: socket.socket) -> bytes:
-    """Read a megabyte at most."""
+    """Return at most one megabyte of the answer."""
     answer = b""
     with contextlib.suppress(OSError):
         while len(answer) < 1_000_000 and (block := connection.recv(65_536)):
@@ -291,7 +291,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def abuse(target: Target, threads: int, results: Any) -> None:
-    """The abusing process."""
+    """Run the abusing process."""
     tally, lock = Tally(), threading.Lock()
     running = [threading.Thread(target=Abuser(target, each, tally, lock).run) for each in range(threads)]
     for thread in running:
@@ -301,12 +301,12 @@ def abuse(target: Target, threads: int, results: Any) -> None:
     results.put((dict(tally.attempts), dict(tally.statuses), tally.bad))
 
 
-# ── the servers, and who watches them ──────────────────────────────────────────────────────────────
+# ── servers and observers ──────────────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager
 def serving(folder: Path, **settings: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`pair serve`, and its port."""
+    """Run `pair serve`, and yield its port."""
     environment = {
         name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR", "PYTHONPATH"}
     }
@@ -346,10 +346,13 @@ def resident_megabytes(process: subprocess.Popen[str]) -> float:
 
 @dataclass
 class Seen:
-    """What the honest side saw."""
+    """The observations of the normal client."""
 
     health_seconds: dict[str, list[float]] = field(default_factory=lambda: {"keys": [], "tokens": []})
-    """Of each server: the one with tokens is hardly abused, and shows what the machine itself takes."""
+    """Durations of `/healthz` for each server.
+
+    The server with tokens gets little abuse, and shows the load of the machine.
+    """
     search_seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -448,7 +451,7 @@ def measure(minutes: float, threads: int, seed: int, folder: Path) -> int:
 def report(
     memory: dict[str, list[float]], seen: Seen, attempts: dict[str, int], statuses: dict[int, int], bad: list[str]
 ) -> int:
-    """Print what was seen, and return the exit status."""
+    """Print the results, and return the exit status."""
     broken: list[str] = []
     for name, samples in memory.items():
         quarter = max(1, len(samples) // 4)

@@ -1,19 +1,18 @@
-"""Are answers without a model right, and can their confidence be believed?
+"""Are answers without a model right, and is their confidence calibrated?
 
     python benchmarks/answers.py [--questions FILE] [--material NAME] [--sets FOLDER] [--fit]
 
 Asks the questions of a file of a KB of documentation (documentation.py), with default settings and no language model. A
-question has a pattern that a right answer matches; those without a pattern cannot be answered by the KB. What counts is
-the quoted answer, or the first block where only passages are shown. 200 lines of gibberish and greetings are asked
-besides.
+question has a pattern that a right answer matches; those without a pattern cannot be answered by the KB. The quoted
+answer counts, or the first block if only passages are shown. 200 lines of gibberish and greetings are asked too.
 
 `--material other` asks a KB of other packages, which answer `other_questions.jsonl`.
 
-Rules and coefficients were made with the questions of `questions.jsonl` and `held_out_questions.jsonl`; other files are
-held out. `--fit` asks both and prints the coefficients that `confidence.py` has, from them and two thirds of the judged
-sets of FOLDER, each a folder as `pair eval` takes it. It also reports what the questions get from coefficients fitted
-without their package of documentation. `--sets` reports how often the first source of an answer was judged relevant,
-and how questions of other sets are refused.
+Rules and coefficients were fitted on the questions of `questions.jsonl` and `held_out_questions.jsonl`; other files are
+held out. `--fit` prints the coefficients for `confidence.py`, fitted on both and on two thirds of the judged sets in
+FOLDER. Each set is a folder in the format of `pair eval`. `--fit` also reports the figures of a cross-validation by
+package of documentation. `--sets` reports how often the first source of an answer is judged relevant, and how often
+questions of other sets get no answer.
 """
 
 import argparse
@@ -45,11 +44,11 @@ from pair.settings import Settings
 QUESTIONS = Path(__file__).parent / "questions.jsonl"
 MORE_QUESTIONS = Path(__file__).parent / "held_out_questions.jsonl"
 FOREIGN = 40
-"""Questions from each other judged set."""
+"""Number of questions from each other judged set."""
 BANDS = (0.0, 0.15, 0.3, 0.5, 0.65, 0.8, 1.01)
 SURE = 0.8
 OUTCOME_BANDS = (0.0, NOTHING_BELOW, ANSWER_FROM, SURE, 1.01)
-"""Nothing, passages, answers, and those that are sure."""
+"""Limits of confidence: nothing, passages, answers, confident answers."""
 UNANSWERABLE = frozenset({"plausible", "off-topic"})
 _GREETINGS = """hi|hello there|good morning|hey, how are you?|thanks a lot!|who are you?|what can you do?|bye|ok|help
 what is this about?|what do you know?|are you there?|thank you very much|good evening everyone|is anybody there?
@@ -59,12 +58,12 @@ SYLLABLES = ("ka", "lo", "mi", "zu", "ter", "vop", "rin", "sha", "dun", "bek", "
 FOLDS = ("python", "postgresql", "git", "man")
 PENALTY = 3.0
 JUDGED_SHARE = 0.5
-"""What all judged sets together weigh in the fit, beside the questions about documentation."""
+"""The weight of all judged sets in the fit, relative to the questions about documentation."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, and what was answered."""
+    """A question and its answer."""
 
     question: str
     kind: str
@@ -73,7 +72,7 @@ class Asked:
     is_right: bool
     answer: str
     is_right_quoted: bool
-    """Whether the best blocks are right, whatever the outcome: what confidence is fitted to."""
+    """Whether the best blocks are right, for any outcome. The confidence is fitted to this."""
     features: dict[str, float]
     seconds: float
     weight: float = 1.0
@@ -88,7 +87,7 @@ def package_of(question: dict[str, Any], number: int) -> str:
     if "documents" not in question:
         return FOLDS[number % len(FOLDS)]
     name = question["documents"][0].split("/")[0]
-    return "man" if name == "debian" else name  # which has few questions
+    return "man" if name == "debian" else name  # this package has few questions
 
 
 def make_gibberish() -> list[str]:
@@ -106,7 +105,10 @@ def make_gibberish() -> list[str]:
 
 
 def ask_all(kb: KnowledgeBase, questions: Iterable[tuple[str, str, Callable[[str, str], bool]]]) -> list[Asked]:
-    """`questions`: each with its kind, and whether an answer with its first document is right."""
+    """Ask all questions.
+
+    `questions`: each with its kind, and a function that judges an answer and its first document.
+    """
     librarian = KbLibrarian(kb.collection)
     asked = []
     for text, kind, is_right in questions:
@@ -147,7 +149,7 @@ def match_pattern(pattern: str | None) -> Callable[[str, str], bool]:
 
 
 def open_documentation(folder: Path, *, other: bool) -> KnowledgeBase:
-    """Return the KB of the documentation, or of the other material; make it in the folder if it is not there."""
+    """Return the KB of the documentation, or of the other material; create it in the folder if it is missing."""
     folder = folder / "other" if other else folder
     documents = read_documentation(folder / "texts.jsonl", other=other)
     engine = dataclasses.replace(
@@ -164,7 +166,7 @@ def open_documentation(folder: Path, *, other: bool) -> KnowledgeBase:
 
 
 def auroc(right: Sequence[float], wrong: Sequence[float]) -> float:
-    """Return how often a right answer has the higher confidence."""
+    """Return the probability that a right answer has a higher confidence than a wrong one."""
     pairs = [(a > b) + 0.5 * (a == b) for a in right for b in wrong]
     return sum(pairs) / len(pairs) if pairs else float("nan")
 
@@ -228,7 +230,7 @@ def report(name: str, asked: Sequence[Asked]) -> None:
 
 
 def ask_judged(folder: Path, limit: int) -> dict[str, tuple[list[Asked], list[Asked]]]:
-    """Return for each set its own questions and those of other sets, as they were answered."""
+    """Return the answers for each set: to its own questions, and to those of other sets."""
     judged = {path.name: read_judged_set(path) for path in sorted(folder.iterdir()) if is_judged_set(path)}
     queries = {
         name: each.select(frozenset(document.id for document in each.documents()), limit=limit).queries
@@ -291,7 +293,7 @@ def fit(asked: Sequence[Asked]) -> dict[str, float]:
 
 
 def weigh_judged(judged: dict[str, tuple[list[Asked], list[Asked]]], count: int) -> list[Asked]:
-    """Return two thirds of the judged questions; all together weigh JUDGED_SHARE of `count`."""
+    """Return two thirds of the judged questions. Their total weight is JUDGED_SHARE of `count`."""
     weighed = []
     for own, foreign in judged.values():
         part = [each for number, each in enumerate([*own, *foreign]) if number % 3]

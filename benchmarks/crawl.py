@@ -1,4 +1,4 @@
-"""How close does a crawl come to the time that the latency of the site alone takes?
+"""How close is the time of a crawl to the minimum that the latency of the site allows?
 
     python benchmarks/crawl.py [--pages N]
 

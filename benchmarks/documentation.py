@@ -1,8 +1,8 @@
-"""Documentation of Debian packages as Markdown: the material of `benchmarks/answers.py`.
+"""Documentation of Debian packages as Markdown: the documents for `benchmarks/answers.py`.
 
-Pages of Python, PostgreSQL, git and the Debian reference, and manual pages. The other material is pages of SQLite,
-Apache, Postfix and Borg, which answer other questions. Packages that are missing are installed by apt. The pages are
-read as `pair ingest` reads them. The texts are kept in a file, because reading takes a minute.
+Pages of Python, PostgreSQL, git and the Debian reference, and manual pages. The other material has pages of SQLite,
+Apache, Postfix and Borg. Packages that are missing are installed by apt. The pages are read as `pair ingest` reads
+them. The texts are kept in a file, because reading takes a minute.
 """
 
 import json
@@ -34,7 +34,7 @@ _NOT_POSTGRESQL = re.compile(r"(release|features|catalog|view|infoschema|ecpg|sp
 _NOT_OTHER = re.compile(
     r"sqlite/(releaselog|syntax|doc_|keyword_index|sitemap|requirements|capi3ref)|borgbackup/(book$|search$|_static)"
 )
-"""Lists, and pages that repeat others."""
+"""Pages to leave out: lists, and pages that repeat others."""
 _MANUAL = """
 apt apt-cache apt-get apt-mark awk base64 basename bash bc bzip2 cal cat chgrp chmod chown cmp comm cp crontab
 csplit cut date dd df diff dirname dmesg dpkg dpkg-query du env expand expr fallocate find flock fmt fold free
@@ -89,7 +89,7 @@ def _read_other() -> Iterator[Document]:
 
 
 def _read_pages(pages: list[tuple[str, Path]]) -> Iterator[Document]:
-    """Read each page, and give it its name as id."""
+    """Read each page; its name becomes its id."""
     pages.sort()
     for (name, _), document in zip(pages, read_ahead(_read_page, [path for _, path in pages]), strict=True):
         if document is not None:

@@ -1,10 +1,10 @@
-"""How fast and how right is the engine, beside others that one can embed?
+"""How fast and how exact is the engine, compared with other embedded engines?
 
     python benchmarks/engine.py [--documents N] [--large N] [--texts FILE.jsonl] [--only NAME ...]
 
-Every engine stores the same vectors with the same texts, in a process of its own, and is asked the same questions for
-ten texts. Vectors are clustered, as those of real texts are; with --texts they are those of the texts in a file of JSON
-lines, made by the embedder of pair. Recall is against looking at every vector. Peers are installed by `make bench`.
+Every engine runs in a separate process, stores the same vectors and texts, and answers the same queries for ten texts.
+Vectors are clustered, like those of real texts. With --texts, they are made by the embedder of pair from the texts in a
+file of JSON lines. Recall is measured against an exhaustive search. Peers are installed by `make bench`.
 """
 
 import argparse
@@ -66,9 +66,9 @@ def clustered(count: int, seed: int = 1) -> Data:
 
 
 def embedded(path: Path, count: int, scratch: Path) -> Data:
-    """Vectors of the texts in a file of JSON lines, as the default embedder makes them.
+    """Return the vectors of the texts in a file of JSON lines, made by the default embedder.
 
-    In a process of its own: the threads of its libraries do not survive the forks that follow.
+    The embedder runs in a separate process, because the threads of its libraries do not survive later forks.
     """
     scratch.mkdir()
     in_a_process(_embed, path, count + QUERIES, scratch / "vectors.npy")
@@ -87,7 +87,7 @@ def _embed(path: Path, count: int, saved: Path) -> dict[str, float]:
 
 
 def true_neighbours(data: Data, allowed: Any = None) -> list[set[int]]:
-    """With all that are as near as the last: texts that are stored twice are right in any order."""
+    """Return the exact neighbours with all ties of the last one: copies of a text are right in any order."""
     squares = np.einsum("ij,ij->i", data.vectors, data.vectors)
     found = []
     for query in data.queries:
@@ -226,7 +226,7 @@ class Qdrant:
 
 
 class BareFaiss:
-    """The limit: one index in memory, and no texts."""
+    """A bare faiss index in memory, without texts: the lower limit."""
 
     def __init__(self, folder: Path, dimension: int) -> None:
         import faiss as typed_faiss
@@ -238,7 +238,7 @@ class BareFaiss:
     def add(self, begin: int, vectors: Any, texts: Sequence[str]) -> None:
         if self._index is None:
             self._index = self._faiss.IndexHNSWFlat(self._dimension, 32)
-            self._index.hnsw.efSearch = 128  # less does not reach the recall of the others
+            self._index.hnsw.efSearch = 128  # a lower value does not reach the recall of the others
         self._index.add(np.ascontiguousarray(vectors))
 
     def finish(self) -> None:
@@ -258,9 +258,9 @@ PEERS: dict[str, Any] = {
     "bare faiss, no texts": BareFaiss,
 }
 WITHOUT_INDEX = {"sqlite-vec", "Qdrant local"}
-"""These look at every vector, so that adding costs them little and asking much."""
+"""Engines that scan every vector: adding is cheap for them, and searching expensive."""
 SLOW = {"Qdrant local": 20_000}
-"""Most documents that can be asked of these within reason."""
+"""The largest number of documents for slow engines."""
 
 
 def pair_settings(folder: Path, **policy: Any) -> "Settings":
@@ -294,7 +294,7 @@ def documents_of(data: Data) -> "Iterator[Document]":
 
 
 def asked(ask: Callable[[Any], list[tuple[int, str]]], data: Data, truth: Sequence[set[int]]) -> dict[str, float]:
-    for query in data.queries:  # warm: what a process does once, each engine has done
+    for query in data.queries:  # warm up: each engine has done its one-time work
         ask(query)
     seconds, right = [], 0
     for query, expected in zip(data.queries, truth, strict=True):
@@ -328,7 +328,7 @@ def measure_one(name: str, folder: Path, data: Data, truth: Sequence[set[int]]) 
 
 
 def in_a_process(work: Callable[..., dict[str, float]], *arguments: Any) -> dict[str, float]:
-    """A child that inherits the data and shares nothing else with the next one."""
+    """Run the work in a forked process, so that engines share only the data."""
     context = multiprocessing.get_context("fork")
     answers: Any = context.SimpleQueue()
     child = context.Process(target=lambda: answers.put(work(*arguments)))
@@ -408,7 +408,7 @@ print(stats.cache["bytes_fetched"] / stats.size_bytes)
 
 
 def cold_from_s3(folder: Path, data: Data) -> dict[str, float]:
-    """The same with the KB on an S3 server on this machine, and nothing of it fetched before."""
+    """Measure a cold start with the KB on a local S3 server and an empty cache."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     from pair.blobs.local import LocalStore
     from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
@@ -503,7 +503,7 @@ def growth(folder: Path, sizes: Sequence[int]) -> None:
 
 
 def worn(folder: Path, data: Data) -> dict[str, float]:
-    """Recall after each thing that happens to a KB."""
+    """Measure recall after each kind of change to a KB."""
     kb = pair_kb(folder, COMPACTION_ENABLED=False)
     kb.upsert(documents_of(data))
     truth = true_neighbours(data)
@@ -521,7 +521,7 @@ def worn(folder: Path, data: Data) -> dict[str, float]:
 
 
 def fan_out(folder: Path, data: Data) -> dict[str, float]:
-    """A KB of many shards, asked by a process that has fetched none of them."""
+    """Measure queries of a KB with many shards from a process with an empty cache."""
     small = {"SHARD_TRIGGER_BYTES": 4_000_000, "TARGET_SHARD_BYTES": 8_000_000}
     with pair_kb(folder, **small) as kb:
         kb.upsert(documents_of(data))
@@ -552,7 +552,7 @@ FILTERS: dict[str, Any] = {
 
 
 def filtered(folder: Path, data: Data) -> dict[str, float]:
-    """Median milliseconds of a search with each filter, in turns; and of the first search with a filter."""
+    """Return the median milliseconds of a search with each filter, measured in turns, and of the first filtered one."""
     from pair import Document
 
     with pair_kb(folder) as kb:

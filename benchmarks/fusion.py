@@ -1,9 +1,9 @@
-"""How well does `hybrid` combine words and vectors, beside plain ways to combine the same candidates?
+"""How well does `hybrid` combine words and vectors, compared with simple formulas on the same candidates?
 
     python benchmarks/fusion.py FOLDER [--embedder NAME] [--set NAME ...] [--limit-queries N]
 
-FOLDER holds judged sets, each a folder as `pair eval` takes it. One search per query returns the 300 best passages with
-their BM25 and cosine; every formula ranks the same ones. It prints nDCG@10 of each set and the mean:
+FOLDER has judged sets, each a folder in the format of `pair eval`. One search per query returns the 300 best passages
+with their BM25 scores and cosines. Every formula ranks these passages. It prints nDCG@10 of each set and the mean:
 
     rank        1 / (60 + rank by words) + 1 / (60 + rank by vector)
     z           (1 - w) · z-score among the 100 best by words + w · z-score among the 200 nearest; w as in `hybrid`
@@ -29,7 +29,7 @@ from pair.values import SearchOptions
 
 DEPTH = 300
 BY_WORDS, NEAREST = 100, 200
-"""The length of both lists, as the engine retrieves them."""
+"""The lengths of both lists in the engine."""
 RANK_OFFSET = 60
 
 
@@ -42,7 +42,7 @@ class Found:
     bm25: np.ndarray
     cosine: np.ndarray
     lowest_cosine: float
-    """Of the whole KB."""
+    """The lowest cosine of any passage in the KB."""
     weight: float
 
 
@@ -112,7 +112,7 @@ def find(kb: KnowledgeBase, query: str, vector: np.ndarray) -> Found | None:
 
 
 def measured(kb: KnowledgeBase, queries: Sequence[JudgedQuery], vectors: np.ndarray) -> list[float]:
-    """The nDCG@10 of each formula."""
+    """Return the nDCG@10 of each formula."""
     figures: list[list[float]] = [[] for _ in FORMULAS]
     for query, vector in zip(queries, vectors, strict=True):
         found = find(kb, query.text, vector)

@@ -1,11 +1,11 @@
-"""Does keyword search find at least what plain BM25 finds?
+"""Is keyword search at least as good as plain BM25?
 
     python benchmarks/keywords.py FOLDER [--set NAME ...] [--questions N]
 
-FOLDER holds judged sets, each a folder as `pair eval` takes it. Each set is stored with default settings and asked in
-mode `keyword`. Beside it, bm25s (k1 = 1.5, b = 0.75, Snowball stems and stop words of the set's language) ranks whole
-documents, title and text. The figures are nDCG@10, and how often a document is first, or among ten, for eight random
-words of it. `make bench` installs bm25s.
+FOLDER has judged sets, each a folder in the format of `pair eval`. Each set is stored with default settings and
+searched in mode `keyword`. For comparison, bm25s (k1 = 1.5, b = 0.75, Snowball stems and stop words of the set's
+language) ranks whole documents, title and text. The figures are nDCG@10, and how often a document is first, or among
+the first ten, for eight of its words. `make bench` installs bm25s.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SLACK = 0.002
 NAMES = {"de": "german", "fr": "french", "es": "spanish", "it": "italian", "pt": "portuguese", "nl": "dutch"}
 
 Ask = Callable[[str], Sequence[str]]
-"""Returns the ids of the documents that a question finds, best first."""
+"""A function that returns the ids of the documents for a question, best first."""
 
 
 def bm25s_of(documents: Sequence[Document]) -> Ask:
@@ -57,7 +57,7 @@ def bm25s_of(documents: Sequence[Document]) -> Ask:
 
 
 def random_words(documents: Sequence[Document], count: int) -> list[tuple[str, str]]:
-    """Return questions, each with the id of the document that its words come from."""
+    """Return questions of random words, each with the id of the document that the words are from."""
     random = np.random.default_rng(5)
     questions: list[tuple[str, str]] = []
     for number in random.permutation(len(documents)).tolist():
@@ -71,7 +71,7 @@ def random_words(documents: Sequence[Document], count: int) -> list[tuple[str, s
 
 
 def measured(ask: Ask, judged: Sequence[tuple[str, Grades]], words: Sequence[tuple[str, str]]) -> list[float]:
-    """Return nDCG@10 and the shares of documents that are first and among ten for their words."""
+    """Return nDCG@10, and the shares of documents that are first and among the first ten for their words."""
     rankings = [(ask(question)[:HITS], own) for question, own in words]
     return [
         float(np.mean([ndcg(ask(question), grades, HITS) for question, grades in judged])),
@@ -81,7 +81,7 @@ def measured(ask: Ask, judged: Sequence[tuple[str, Grades]], words: Sequence[tup
 
 
 def compare(folder: Path, count: int) -> bool:
-    """Print the row of a set, and tell whether keyword search is not below bm25s."""
+    """Print the row of a set, and return whether keyword search is at least as good as bm25s."""
     read = read_judged_set(folder)
     documents = list(read.stored_documents())
     queries = read.select(frozenset(document.id for document in read.documents())).queries
@@ -93,7 +93,7 @@ def compare(folder: Path, count: int) -> bool:
 
         def ask(question: str) -> list[str]:
             hits = kb.search(question, limit=HITS, mode="keyword")
-            # Copies are folded into one hit.
+            # Copies of a text make one hit.
             copies = [(hit.document_id, *(other.document_id for other in hit.also_in)) for hit in hits]
             return list(dict.fromkeys(itertools.chain.from_iterable(copies)))
 

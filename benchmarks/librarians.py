@@ -1,10 +1,11 @@
-"""What asking costs: dispatch over calling a function, and a thousand questions at once.
+"""What does a question cost: dispatch compared with a function call, and a thousand questions at once?
 
     python benchmarks/librarians.py
 
-A hop is one librarian on the way of a question. Both columns of a chain do the same: each librarian names the next one,
-once followed by hand in a loop, once by `ask` with its checks, deadlines and threads. The least of several runs is
-printed: what the machine does besides only adds to it. At the end, `pair ask` from the shell beside `pair search`.
+A hop is one librarian in the chain of a question. Both columns of a chain do the same: each librarian names the next
+one. One column follows the names in a loop, the other uses `ask` with its checks, deadlines and threads. The benchmark
+prints the fastest of several runs, because other load only adds time. At the end, it compares `pair ask` with `pair
+search` from the shell.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ async def by_hand(librarian_id: str) -> Response:
 
 
 async def one_by_one(work: Callable[[], Awaitable[Response]]) -> float:
-    """Seconds for each."""
+    """Return the seconds for each call."""
     best = float("inf")
     for _ in range(RUNS):
         began_at = time.perf_counter()
@@ -62,7 +63,7 @@ async def one_by_one(work: Callable[[], Awaitable[Response]]) -> float:
 
 
 async def at_once(librarian_id: str) -> tuple[float, float]:
-    """Answers in a second, and in a second of one core."""
+    """Return the answers per second, and per second of CPU time."""
     wall = cpu = float("inf")
     for _ in range(RUNS):
         began_at, used = time.perf_counter(), time.process_time()
@@ -89,7 +90,7 @@ async def main() -> None:
 
 
 def from_the_shell() -> None:
-    """`pair ask` beside `pair search`, each in a process of its own, on the handbook of the examples."""
+    """Time `pair ask` and `pair search` as commands, on the handbook of the examples."""
     handbook = Path(__file__).parent.parent / "examples" / "handbook"
     with tempfile.TemporaryDirectory(prefix="pair-bench-") as folder:
 

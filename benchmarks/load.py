@@ -1,8 +1,7 @@
-"""Load for a running server: requests over connections that are kept, as fast as it answers or by the clock.
+"""Load for a running server: requests over persistent connections, as fast as it answers or at a fixed rate.
 
 Invariants
-    It ends: after the given seconds, and a few more for answers that are under way.
-    What was seen until an interruption is not lost.
+    It ends after the given seconds, plus a few for answers in progress. Results survive an interruption.
 """
 
 import array
@@ -22,7 +21,7 @@ from urllib.parse import urlsplit
 
 _LAST_ANSWERS_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
-"""Before a connection that broke is made again."""
+"""Pause before a broken connection is opened again."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TOOK = re.compile(rb'"took_ms": *([0-9.]+)')
 BROKEN = "broken connection"
@@ -31,28 +30,28 @@ UNANSWERED = "unanswered"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What load a server is given."""
+    """The load to generate."""
 
     seconds: float
     connections: int
     rate: float = 0.0
-    """Requests a second, whether answers come or not; 0 for as many as are answered."""
+    """Requests per second, independent of answers; 0 to send the next request after each answer."""
 
 
 @dataclass
 class Seen:
-    """What came back; may be read at any time."""
+    """The results, which may be read at any time."""
 
     began_at: float = 0.0
     ended_at: float = 0.0
     took_ms: "array.array[float]" = field(default_factory=lambda: array.array("d"))
-    """Of each answer, from when its request was sent; with a rate, from when it was due."""
+    """Milliseconds of each answer since its request was sent or, with a rate, since it was due."""
     server_took_ms: "array.array[float]" = field(default_factory=lambda: array.array("d"))
-    """What the server says that it took, where it does."""
+    """Milliseconds that the server reports, if it reports them."""
     outcomes: collections.Counter[str] = field(default_factory=collections.Counter)
-    """By status, or what became of requests without an answer."""
+    """Number of answers by status, and of requests without an answer by reason."""
     not_sent: int = 0
-    """Requests that were due, while all connections waited for answers."""
+    """Number of due requests that were not sent because all connections were busy."""
 
     @property
     def per_second(self) -> float:
@@ -79,7 +78,7 @@ def _percentiles(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The least value that this share of them does not exceed."""
+    """Return the lowest value that this share of the values does not exceed."""
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 3) if ordered else None
 
 
@@ -89,7 +88,7 @@ class Server:
     port: int
     is_secure: bool
     path: str
-    """Before that of every route."""
+    """The prefix of every route."""
     key: str = ""
 
     @classmethod
@@ -114,7 +113,7 @@ class Server:
 
 
 class Client(asyncio.Protocol):
-    """One connection, one request at a time."""
+    """A connection that sends one request at a time."""
 
     def __init__(self) -> None:
         self._received = bytearray()
@@ -130,7 +129,7 @@ class Client(asyncio.Protocol):
             self._answer.set_exception(fault if isinstance(fault, OSError) else ConnectionResetError())
 
     def ask(self, request: bytes) -> "asyncio.Future[bytes]":
-        """The whole answer. Raises OSError."""
+        """Return the whole answer. Raises OSError."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError
         self._received.clear()
@@ -147,7 +146,7 @@ class Client(asyncio.Protocol):
         if length is not None:
             is_whole = len(self._received) >= end + 4 + int(length[1])
         else:
-            is_whole = self._received.endswith(b"\r\n0\r\n\r\n")  # in chunks, as a proxy may send it on
+            is_whole = self._received.endswith(b"\r\n0\r\n\r\n")  # chunked, as a proxy may forward it
         if is_whole:
             self._answer.set_result(bytes(self._received))
 
@@ -157,7 +156,7 @@ class Client(asyncio.Protocol):
 
 
 async def load(server: Server, requests: Iterator[bytes], plan: Plan, seen: Seen) -> None:
-    """Fills `seen`. Raises OSError when there is no connection to begin with."""
+    """Generate load, and fill `seen`. Raises OSError if no connection can be opened."""
     clients = [await _connected(server) for _ in range(plan.connections)]
     seen.began_at = time.perf_counter()
     run = _Run(server, requests, plan, seen)
@@ -190,7 +189,7 @@ class _Run:
         self._sent = 0
 
     async def talk(self, client: Client) -> None:
-        """Until the time is up. Each takes the next request that is due, so that none is sent twice."""
+        """Send requests until the time is over. Each thread takes the next due request, so none is sent twice."""
         try:
             while (due_at := await self._due()) is not None:
                 self._sent += 1
@@ -210,7 +209,7 @@ class _Run:
         self._seen.outcomes = +self._seen.outcomes
 
     async def _due(self) -> float | None:
-        """When the next request is; None when no other is."""
+        """Return the time of the next request; None if there is none."""
         now = time.perf_counter()
         if not self._plan.rate:
             return now if now < self._until else None

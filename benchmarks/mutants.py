@@ -1,10 +1,10 @@
-"""How many small changes of the rules do the tests notice? Mutation testing, by mutmut.
+"""How many small changes of the rules do the tests detect? Mutation testing with mutmut.
 
     python benchmarks/mutants.py [--only PART] [--sample 150] [--seed 1] [--processes 2]
 
-`[tool.mutmut]` in pyproject.toml names the modules, and the tests that judge them. So many mutants of a module are
-tried at most, drawn by the seed. Those that survive are shown as differences; docs/decisions/0023-surviving-mutants.md
-says of the known ones why they may. Fails when less than 85 % of a module's are noticed. All files are in `mutants/`.
+`[tool.mutmut]` in pyproject.toml names the modules, and the tests that check them. `--sample` limits the mutants of a
+module, drawn with the seed. Survivors are printed as diffs; docs/decisions/0023-surviving-mutants.md explains the known
+ones. The exit status is 1 if less than 85 % of a module's mutants are detected. All files are in `mutants/`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from mutmut.utils.format_utils import get_mutant_name
 
 LEAST_SHARE = 0.85
 NOTICED = frozenset({"killed", "timeout"})
-# mutmut asks tests for a private name that pytest has no more.
+# mutmut needs a private name that pytest no longer has.
 _PROGRAM = """
 from _pytest.nodes import Node
 from mutmut.__main__ import cli
@@ -37,7 +37,7 @@ class Judged:
     module: Path
     made: int
     status: dict[str, str]
-    """Of each mutant that was tried."""
+    """The status of each tried mutant."""
 
     @property
     def survivors(self) -> list[str]:

@@ -1,10 +1,9 @@
-"""What do packages with an index, versions and differences cost, beside copying the same bytes?
+"""What do packages with an index, versions and diffs cost, compared with copying the same bytes?
 
     python benchmarks/packages.py [--rounds N] [--chunks N] [--documents N]
 
-Each question is asked of both sides in turn, in one run; what is printed is the ratio, with the limit it should stay
-under. Texts are made up of common words; vectors are those of the default embedder where texts are packaged, and
-made up where only their number matters.
+Both sides are measured in turns in one run. The benchmark prints the ratio and its limit. Texts are random common
+words. Vectors come from the default embedder if texts are packaged, and are random if only their number matters.
 """
 
 import argparse
@@ -60,13 +59,13 @@ def show(question: str, value: str, limit: str, detail: str) -> None:
 
 
 def text_of(dice: random.Random, chunks: int) -> str:
-    """Paragraphs, each of about the size of a chunk."""
+    """Return paragraphs of about the size of a chunk."""
     paragraphs = (" ".join(dice.choices(WORDS, k=CHUNK_BYTES // 6)) + "." for _ in range(chunks))
     return "\n\n".join(paragraphs) + "\n"
 
 
 class Place:
-    """A project in a folder of its own."""
+    """A project in a separate folder."""
 
     def __init__(self, folder: Path, **engine: Any) -> None:
         self.folder = folder
@@ -101,11 +100,11 @@ class Place:
         return open_kb(settings=self.settings)
 
 
-# ── what travels ───────────────────────────────────────────────────────────────────────────────────
+# ── transfers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class Counting:
-    """Counts the bytes of bodies that a server sends."""
+    """A handler that counts the bytes of the bodies that a server sends."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -121,7 +120,7 @@ class Counting:
 
 @contextlib.contextmanager
 def static_host(folder: Path) -> Iterator[tuple[str, Counting]]:
-    """A host of static files that knows ranges."""
+    """Run a static file host that supports ranges."""
     app = Counting(Starlette(routes=[Mount("/", StaticFiles(directory=folder))]))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     running = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
@@ -137,7 +136,7 @@ def static_host(folder: Path) -> Iterator[tuple[str, Counting]]:
 
 
 def shards_of(archive: Path) -> dict[str, int]:
-    """Bytes of each shard in a package, by its content hash."""
+    """Return the size of each shard in a package, by content hash."""
     sizes: dict[str, int] = {}
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
@@ -148,7 +147,7 @@ def shards_of(archive: Path) -> dict[str, int]:
 
 
 def documents_of(archive: Path, shard: str, scratch: Path) -> list[str]:
-    """Ids of the documents in a shard of a package."""
+    """Return the ids of the documents in a shard of a package."""
     with zipfile.ZipFile(archive) as opened:
         [name] = [each for each in opened.namelist() if each.split("/")[2:3] == [shard] and each.endswith(".duckdb")]
         rows = opened.extract(name, scratch)
@@ -157,14 +156,13 @@ def documents_of(archive: Path, shard: str, scratch: Path) -> list[str]:
 
 
 def measure_delta(folder: Path, *, is_smallest: bool) -> None:
-    """Every document of one shard of twenty is another in the next version.
+    """Change every document of one of twenty shards, and measure the update.
 
-    Clusters are not of one size: it is the shard nearest to the average, or the smallest, beside which all else that
-    has to be fetched weighs most.
+    The shard is the one nearest to the average size, or the smallest, for which the overhead of an update is largest.
     """
     dice = random.Random(1)
     files, chunks = 600, 40
-    # All are clustered together, and documents lie in one shard each. What is written later is a shard of its own.
+    # The first write clusters all documents together. A later write makes a separate shard.
     rows = files * chunks // (SHARDS - 1)
     policy = {"shard_trigger_vector_rows": 2 * rows, "max_vector_rows_per_shard": rows, "ingest_batch_bytes": 2**26}
     origin, reader = Place(folder / "origin", **policy), Place(folder / "reader")
@@ -204,7 +202,7 @@ def measure_delta(folder: Path, *, is_smallest: bool) -> None:
 
 
 def copied(source: Path, target: Path) -> None:
-    """Every file, and on disk when it is done, as an install is."""
+    """Copy every file and sync it to disk, as an install does."""
     for path in sorted(source.rglob("*")):
         if path.is_file():
             destination = target / path.relative_to(source)

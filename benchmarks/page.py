@@ -1,10 +1,10 @@
-"""How long it takes from a keystroke in the page to the result on the screen.
+"""How long does it take from a keystroke in the page to the results on the screen?
 
     python benchmarks/page.py [--chunks 20000] [--screenshot docs/images/page.png]
 
-A real server, a real Chromium, somebody who types a key every 120 ms. Nothing else is measured: a key counts from the
-moment the browser has it until the results for it, or for a later one, are painted. With `--screenshot` the handbook of
-the examples is served instead, and a picture of the search in it is taken for the README.
+A real Chromium types a key every 120 ms into the page of a real server. Each key is timed from its event in the browser
+until the results for it, or for a later key, are painted. `--screenshot` serves the handbook of the examples instead,
+and saves a picture of a search for the README.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from support.served import Served  # noqa: E402
 SYLLABLES = ("ka", "lo", "mi", "ren", "tu", "vas", "pol", "der", "nim", "shu", "gra", "bel")
 QUERIES = ["renpol grabel", "the lomi of tuvas", "kader nimshu mi", "vaspol 1234", "how does belren work"]
 RARER = [1 / rank for rank in range(1, 3000)]
-"""Few words are common and most are rare, as in any language."""
+"""Weights of words: few are common and most are rare, as in any language."""
 DOCUMENTS_IN_A_REQUEST = 1000
 
 

@@ -1,9 +1,9 @@
-"""How much is found, in each mode and with each embedder, on sets of questions whose answers are known?
+"""How good is retrieval on judged sets, in each mode and with each embedder?
 
     python benchmarks/quality.py FOLDER [--embedder NAME ...] [--set NAME ...] [--limit-queries N]
 
-FOLDER holds judged sets, each a folder as `pair eval` takes it. Settings are the defaults but for the embedder, and the
-same for all sets. It prints a table for each embedder, with the goals that were set for some sets, and what was missed.
+FOLDER has judged sets, each a folder in the format of `pair eval`. Settings are the defaults except for the embedder.
+The benchmark prints a table for each embedder, with the goals of some sets and the missed goals.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pair.values import MODES
 
 COLUMNS = ("keyword", "vector", "hybrid", "graph", "adaptive")
 SLACK = 0.005
-"""How far adaptive may be below hybrid."""
+"""The tolerance by which adaptive may be below hybrid."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Goal:
     mode: str
     figure: str
     least: dict[str, float]
-    """By embedder."""
+    """The minimum value by embedder."""
 
 
 GOALS = {
@@ -47,11 +47,11 @@ GOALS = {
 }
 
 Result = dict[str, QualityFigures]
-"""Figures by mode."""
+"""The figures by mode."""
 
 
 def embedders() -> tuple[str, ...]:
-    """All that the settings know."""
+    """Return all embedders that the settings allow."""
     engine = next(field for field in dataclasses.fields(Settings) if field.name == "engine")
     return typing.get_args(typing.get_type_hints(engine.default_factory)["embedder"])
 
@@ -116,7 +116,10 @@ class Check:
 
 
 def checks(embedder: str, results: dict[str, Result]) -> Iterator[Check]:
-    """Each goal, and each mode that should not be below another. Nothing of modes that were not measured."""
+    """Return the checks of goals, and of modes that must not be below another one.
+
+    Modes that were not measured are left out.
+    """
     pairs = (("hybrid", "keyword", 0.0), ("hybrid", "vector", 0.0), ("adaptive", "hybrid", SLACK))
     for name, result in results.items():
         for goal in GOALS.get(name, []):

@@ -1,4 +1,4 @@
-"""Measure how documents are read: text kept, boilerplate, titles, PDF words, and what a first sync costs.
+"""Measure the reading of documents: kept text, boilerplate, titles, words of PDFs, and the time of a first sync.
 
     .venv/bin/python benchmarks/reading.py [--without-sync] [--folder FOLDER]
 
@@ -51,7 +51,7 @@ NOISE = (
     (re.compile(r"`([^`<]*?)\s*<[^`]*>`__?"), r"\1"),
     (re.compile(r"\\ |[*`]"), ""),
 )  # fmt: skip
-# What Sphinx writes for these is not in the source.
+# The text that Sphinx generates for these is not in the source.
 EXPANDED = re.compile(
     r":(?:issue|pep|rfc|ref|gh|source|doc|cve|cwe|numref|term|option|keyword):`[^`<]*`|\|\w+\||\w_(?:\W|$)|\]_"
 )
@@ -150,7 +150,7 @@ def measure_pages() -> None:
 
 
 def measure_titles() -> None:
-    """Pages of DocBook and AsciiDoc name themselves in their head."""
+    """Measure the titles of DocBook and AsciiDoc pages, whose head has the right title."""
     for name in ("postgresql", "git", "debian"):
         pages = sorted(FOLDERS[name].rglob("*.html"))
         right = boilerplate = lines = 0
@@ -191,7 +191,7 @@ def measure_pdf() -> None:
 
 
 def measure_folder(folder: Path) -> None:
-    """Read all files of a folder, and print what each suffix took and how many files were refused."""
+    """Read all files of a folder; print the time of each suffix and the number of refused files."""
     files, size, text, seconds = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     refused: Counter[tuple[str, str]] = Counter()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):

@@ -1,12 +1,11 @@
-"""How fast are words and meaning searched together, beside others that one can embed?
+"""How fast is hybrid search, compared with other embedded engines?
 
     python benchmarks/retrieval.py [--documents N] [--texts FILE.jsonl] [--tables NAME ...] [--only NAME ...]
 
-Every engine stores the same chunks with the same vectors and is asked the same questions, one after the other, for ten
-texts, in a process of its own that did not store them; the embedder of pair makes the vector of the question, as part
-of the time. Texts are those of a file of JSON lines (title, text), or made up of words that are as rare as words are.
-Questions are some words of a stored text: a phrase in a sentence, or one to three rare words. Peers are installed by
-`make bench`.
+Every engine stores the same chunks with the same vectors. A new process then asks it the same questions for ten texts,
+one after another. The time includes the vector of the question, made by the embedder of pair. Texts come from a file of
+JSON lines (title, text), or are random words with natural frequencies. Questions are words of a stored text: a phrase
+in a sentence, or one to three rare words. Peers are installed by `make bench`.
 """
 
 import argparse
@@ -40,7 +39,7 @@ DIMENSION = 256
 BATCH = 1000
 CORES = 2
 NEAR, WORDED = 200, 100
-"""Candidates by vector and by words, where the two lists are joined by hand: as many as pair takes."""
+"""Numbers of candidates by vector and by words, for peers whose lists are joined here; equal to those of pair."""
 MODES = ("hybrid", "keyword", "vector", "graph", "adaptive")
 STARTS = 5
 
@@ -56,11 +55,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Piece:
-    """A chunk as pair cuts it, and as the others are given it."""
+    """A chunk as pair cuts it. Peers store the same one."""
 
     document: int
     found_by: str
-    """With its title."""
+    """The text with its title, for keyword search."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Data:
 class Question:
     text: str
     document: int
-    """That its words are of."""
+    """The document that its words are from."""
 
 
 def texts_in(path: Path) -> Iterator[Text]:
@@ -85,7 +84,7 @@ def texts_in(path: Path) -> Iterator[Text]:
 
 
 def made_up_texts() -> Iterator[Text]:
-    """Of about one chunk. The n-th word comes 1/n times as often as the first; every tenth is a name."""
+    """Yield texts of about one chunk. The n-th word is 1/n times as frequent as the first; every tenth is a name."""
     rng = np.random.default_rng(1)
     syllables = [first + second for first in "bdfgklmnprstvz" for second in ("a", "e", "i", "o", "u", "an", "er")]
     lengths = np.minimum(1 + np.log2(np.arange(1, 50_001)) / 5, 4).astype(int)
@@ -119,7 +118,7 @@ def data_of(texts: Iterable[Text]) -> Data:
 
 
 def questions_on(data: Data) -> list[Question]:
-    """Each second one in a sentence."""
+    """Return questions. Every second one is a sentence."""
     rng = np.random.default_rng(2)
     rows_with = collections.Counter(word for piece in data.pieces for word in set(words_of(piece.found_by)))
     questions: list[Question] = []
@@ -164,7 +163,7 @@ class Pair:
 
 
 class Asked:
-    """The vector of a question, and its words as the peers want them."""
+    """A question as a vector, and as words for the peers."""
 
     def __init__(self) -> None:
         from pair.ai.wordllama import WordLlamaEmbedder
@@ -178,12 +177,12 @@ class Asked:
         return self._embedder.embed_queries([question])[0]
 
     def words(self, question: str) -> list[str]:
-        """Those that are in every text would only cost them time."""
+        """Return the words of a question, without those that occur in every text."""
         return [word for word in words_of(question) if word.lower() not in self._common] or words_of(question)
 
 
 def joined(worded: dict[int, float], distances: dict[int, float], weight: float) -> list[int]:
-    """The best of two lists, by the weighted sum of their scores, each scaled to its range."""
+    """Return the best of two lists by the weighted sum of their scores, each scaled to its range."""
     best = max(worded.values(), default=0.0)
     near, far = min(distances.values(), default=0.0), max(distances.values(), default=0.0)
     scores = {number: (1 - weight) * score / best for number, score in worded.items() if best > 0}
@@ -194,7 +193,7 @@ def joined(worded: dict[int, float], distances: dict[int, float], weight: float)
 
 
 class Lance:
-    """Its own hybrid search, with the fusion that it has by default."""
+    """LanceDB with its hybrid search and its default fusion."""
 
     def __init__(self, folder: Path) -> None:
         import lancedb
@@ -229,7 +228,7 @@ class Lance:
 
 
 class Sqlite:
-    """FTS5 and sqlite-vec, and the sum of both in Python."""
+    """SQLite with FTS5 and sqlite-vec, summed in Python."""
 
     def __init__(self, folder: Path) -> None:
         import apsw
@@ -278,7 +277,7 @@ class Sqlite:
 
 
 class ChromaWithWords:
-    """Chroma and bm25s, and the sum of both in Python."""
+    """Chroma and bm25s, summed in Python."""
 
     def __init__(self, folder: Path) -> None:
         import bm25s
@@ -327,7 +326,7 @@ class ChromaWithWords:
 
 
 class Tantivy:
-    """Words alone: BM25 with English stems, in Rust."""
+    """Tantivy: keyword search by BM25 with English stems, in Rust."""
 
     def __init__(self, folder: Path) -> None:
         import tantivy
@@ -365,7 +364,7 @@ ENGINES: dict[str, Any] = {
 
 
 def opened(folder: Path, graph: str = "text") -> "KnowledgeBase":
-    """Whose settings are the defaults, but for its place and the size of its chunks."""
+    """Open a KB with default settings, except its place and the size of its chunks."""
     import pair
 
     return pair.open("bench", settings=settings_of(folder, graph))
@@ -401,7 +400,7 @@ def resident_mb() -> float:
 
 
 def served(name: str, folder: Path, questions: Sequence[Question], mode: str) -> dict[str, float]:
-    """Asked by a process that has just begun."""
+    """Measure queries in a new process."""
     before = resident_mb()
     engine = ENGINES[name](folder)
     more = {"mode": mode} if isinstance(engine, Pair) else {}
@@ -426,7 +425,7 @@ def served(name: str, folder: Path, questions: Sequence[Question], mode: str) ->
 
 
 def in_a_new_program(*arguments: str) -> dict[str, float]:
-    """This one again, with nothing inherited."""
+    """Run this program again in a new process."""
     command = [sys.executable, __file__, "--serve", *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -434,7 +433,7 @@ def in_a_new_program(*arguments: str) -> dict[str, float]:
 
 
 def serve(name: str, folder: str, mode: str) -> None:
-    """What a new program does: all questions in this mode, or one, for the time that the first takes."""
+    """Ask all questions in this mode, or only one to time the first query of a process."""
     path = Path(folder) / "questions.json"
     questions = [Question(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
     place = place_of(name, Path(folder))

@@ -1,12 +1,11 @@
-"""How much do more workers help? Readers: scale_reading.py.
+"""How does building scale with workers? For readers see scale_reading.py.
 
     python benchmarks/scale.py FOLDER [--documents N] [--rounds N] [--only NAME ...]
 
 `build`: texts of FOLDER/corpus.jsonl (JSON lines with title and text) are cut, embedded and indexed, without a graph:
-by one process, batch after batch; by local workers; by workers of a Ray that runs already. Beside them, the embedder
-alone on as many threads as there are cores. Each in a process of its own, one after the other, in rounds; the fastest
-round counts, for whatever else the machine does only makes it slower. *Computed*: seconds of all cores together, which
-depend less on what else the machine does.
+by one process in batches, by local workers, and by workers of a running Ray. For comparison, the embedder alone runs on
+one thread per core. Each variant runs in a separate process, in rounds. The fastest round counts, because other load
+only adds time. *Computed* is the CPU time of all cores, which depends less on other load.
 """
 
 import argparse
@@ -24,13 +23,13 @@ from retrieval import CORES, Data, data_of, documents_of, embedded, opened, text
 
 
 def computed() -> float:
-    """Seconds that this process, those that it began and those that they began have computed so far."""
+    """Return the CPU seconds of this process and all its descendants."""
     parents, seconds = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             parents[int(path.parent.name)] = int(fields[1])
-            # Its own time, and that of the children it has waited for.
+            # The time of the process, and of the children that it has waited for.
             seconds[int(path.parent.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     family = {os.getpid()}
     while more := {process for process, parent in parents.items() if parent in family} - family:

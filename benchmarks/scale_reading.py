@@ -1,14 +1,13 @@
-"""How do servers that share nothing but a store scale, and what does a new one fetch for its first answer?
+"""How do servers that share only a store scale, and what does a new one fetch for its first answer?
 
     python benchmarks/scale_reading.py [--documents N] [--texts FILE.jsonl] [--parts read cold]
 
-`read`: one and two `pair serve` on one S3 server, each with clients of its own that never ask the same twice. Where all
-of it shares few cores, these are the limit: so it is told how much each answer costs, and how busy the cores were; and
-the same is asked through a proxy that adds 10 ms to every answer of the store, with so few clients that nobody waits
-for a core.
-`cold`: a KB of some thirty shards on the S3 server, behind the proxy; each query is asked of a new process with an
-empty cache. A *round* is what is asked at once: rounds end when nothing is under way. *Waited for* is how many answers
-of the store a query waits for, by how much longer it takes when each of them takes 200 ms longer.
+`read`: one and two servers on one S3 server, each with its own clients, which never repeat a query. On few cores, the
+cores are the limit, so the output has the CPU time of each answer and the load of the cores. A second run uses a proxy
+that adds 10 ms to every answer of the store, and so few clients that none waits for a core. `cold`: a KB of about
+thirty shards on the S3 server, behind the proxy. A new process with an empty cache answers each query. A *round* is a
+group of parallel requests: it ends when none is in progress. *Waited for* is the number of consecutive answers of the
+store that a query waits for: its extra time when each answer takes 200 ms longer, divided by 200 ms.
 """
 
 import argparse
@@ -55,7 +54,7 @@ _RUNS = itertools.count()
 
 
 def texts_of(given: Path | None, count: int) -> list[tuple[str, str]]:
-    """Titles and texts: of a file of JSON lines, or made up."""
+    """Yield titles and texts: from a file of JSON lines, or random ones."""
     if given is not None:
         with given.open(encoding="utf-8") as stream:
             values = [json.loads(line) for line in itertools.islice(stream, count)]
@@ -89,7 +88,7 @@ def kb_of(environment: Mapping[str, str]) -> "KnowledgeBase":
 
 
 def fill(folder: Path, server: "S3Server", texts: Sequence[tuple[str, str]], shards: int) -> str:
-    """A KB of about so many shards, built here and then put into the store; its address."""
+    """Build a KB with about this many shards, upload it to the store, and return its address."""
     from pair.blobs.local import LocalStore
 
     size = sum(2 * len(title) + 2 * len(text) + 1700 for title, text in texts) // shards
@@ -134,7 +133,7 @@ class Cold:
 
 
 def asked_cold(folder: Path, address: str, upstream: str, query: str, delay: float, mode: str) -> Cold:
-    """By a new process, of which nothing but its first query is counted."""
+    """Measure the first query of a new process."""
     from support.slow_proxy import SlowProxy, rounds_of
 
     with SlowProxy(upstream, delay) as proxy:
@@ -144,7 +143,7 @@ def asked_cold(folder: Path, address: str, upstream: str, query: str, delay: flo
         script = FIRST_ANSWER.format(here=here, environment=environment, query=query, mode=mode)
         answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
         took, size, shards = answer.split()
-        exchanges = proxy.exchanges[:-1]  # the last one is of `stats`
+        exchanges = proxy.exchanges[:-1]  # the last one belongs to `stats`
         return Cold(
             float(took) * 1000,
             rounds_of(exchanges),
@@ -180,7 +179,7 @@ def cold(folder: Path, server: "S3Server", texts: Sequence[tuple[str, str]]) -> 
 
 @contextlib.contextmanager
 def serving(folder: Path, number: int, address: str, url: str) -> "Iterator[tuple[subprocess.Popen[str], int]]":
-    """A server with a cache of its own, and its port."""
+    """Run a server with a separate cache; yield its port."""
     place = folder / f"server-{number}"
     place.mkdir(exist_ok=True)
     options = {"PORT": "0", "LOG_FORMAT": "json", "SYNC": "false", "RATE_LIMIT_PER_SECOND": "1000000"}
@@ -208,9 +207,9 @@ def serving(folder: Path, number: int, address: str, url: str) -> "Iterator[tupl
 def loaded(
     port: int, queries: Sequence[str], connections: int, seconds: float, run: int
 ) -> tuple[float, float, float, float]:
-    """In a process of its own: answers a second, p50, p99, and the seconds that it computed.
+    """Generate load in a separate process; return answers per second, p50, p99 and CPU seconds.
 
-    No two runs ask the same: what a server was asked lately it answers from memory.
+    No two runs ask the same query, because a server caches recent answers.
     """
     import uvloop
 
@@ -239,7 +238,7 @@ def idle_seconds() -> float:
 def measured(
     ports: Sequence[int], pids: Sequence[int], store_pid: int, queries: Sequence[str], connections: int
 ) -> dict[str, float]:
-    """Every server asked by a process of its own."""
+    """Measure servers under load, each from a separate process."""
     with ProcessPoolExecutor(len(ports), get_context("spawn")) as clients:
         for future in [clients.submit(loaded, port, queries, connections, 2.0, next(_RUNS)) for port in ports]:
             future.result()

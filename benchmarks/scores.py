@@ -1,11 +1,11 @@
-"""What does a score mean? Fit the probability of relevance on judged sets, and check it on sets left out of the fit.
+"""Fit the probability of relevance on judged sets, and check it on sets that are left out of the fit.
 
     python benchmarks/scores.py FOLDER [--embedder NAME] [--set NAME ...] [--queries N]
 
-FOLDER holds judged sets, each a folder as `pair eval` takes it. Each KB is asked its own questions, questions of the
-other sets (foreign: nothing is relevant) and gibberish. Own questions weigh as much as the others together, and each
-set as much as the next. Sets that share the first part of their name (xquad_en, xquad_de) hold the same documents: they
-are neither foreign to each other nor fitted when one of them is checked.
+FOLDER has judged sets, each a folder in the format of `pair eval`. Each KB is asked its own questions, questions of the
+other sets (foreign: nothing is relevant) and gibberish. Own questions have the same total weight as the others, and all
+sets have equal weights. Sets with the same first part of the name (xquad_en, xquad_de) have the same documents: they
+are not foreign to each other, and all are left out when one of them is checked.
 
 It prints the coefficients of `pair/engine/query/probability.py` as fitted on all sets; for each set left out, how often
 hits with a score in a given range are relevant; and how many questions of each kind have any result.
@@ -33,7 +33,7 @@ from pair.values import SearchOptions
 
 HITS = 10
 FOREIGN = 50
-"""Questions of each other set."""
+"""Number of questions of each other set."""
 GIBBERISH = 100
 LIMITS = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
 FITS: dict[str, tuple[str, ...]] = {
@@ -48,7 +48,7 @@ NAMES = {"hybrid": "BY_WORDS_AND_MEANING", "keyword": "BY_WORDS", "vector": "BY_
 @dataclass(frozen=True)
 class Question:
     kind: str
-    """own, foreign or gibberish."""
+    """The kind: own, foreign or gibberish."""
     text: str
     relevant: frozenset[str] = frozenset()
 
@@ -61,10 +61,10 @@ class Answer:
     mode: str
     kind: str
     parts: np.ndarray
-    """A row for each hit."""
+    """The parts of the scores: a row for each hit."""
     is_relevant: np.ndarray
     has_results: bool
-    """Whether the search returns them, or says that there are none."""
+    """Whether the search returns hits, or reports no results."""
 
 
 def family(name: str) -> str:
@@ -72,7 +72,7 @@ def family(name: str) -> str:
 
 
 def gibberish(generator: random.Random) -> str:
-    """Typed at random: a few words of letters that mean nothing."""
+    """Return a few words of random letters."""
     lengths = [generator.randint(3, 7) for _ in range(generator.randint(1, 4))]
     return " ".join("".join(generator.choices(string.ascii_lowercase, k=length)) for length in lengths)
 
@@ -114,7 +114,7 @@ def answers(kb: KnowledgeBase, name: str, asked: Sequence[Question]) -> Iterator
 
 
 def fit(answered: Sequence[Answer]) -> np.ndarray:
-    """Logistic regression by Newton's method, hits of own questions weighing as much as those of all others."""
+    """Fit a logistic regression by Newton's method. Hits of own questions weigh as much as all others."""
     sizes = Counter[tuple[str, bool]]()
     for each in answered:
         sizes[each.set, each.kind == "own"] += len(each.parts)
@@ -130,12 +130,12 @@ def fit(answered: Sequence[Answer]) -> np.ndarray:
 
 
 def predict(answer: Answer, b: np.ndarray) -> np.ndarray:
-    """As the engine does: no hit is more probable than one above it."""
+    """Return probabilities as the engine does: none is higher than the one above it."""
     return np.minimum.accumulate(1.0 / (1.0 + np.exp(-answer.parts @ b)))
 
 
 def reliability(answered: Sequence[Answer], b: np.ndarray) -> str:
-    """The cells of a row: hits and the share of relevant ones for each range, and the calibration error."""
+    """Return the cells of a row: hits and their relevant share for each range, and the calibration error."""
     p = np.concatenate([predict(each, b) for each in answered])
     y = np.concatenate([each.is_relevant for each in answered])
     cells, error = [], 0.0

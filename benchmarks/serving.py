@@ -1,12 +1,11 @@
-"""What the service costs: queries over HTTP beside an endpoint that does nothing, and the start of a server.
+"""What does the service cost: queries over HTTP compared with an empty endpoint, and the start of a server?
 
     python benchmarks/serving.py
 
-One `pair serve` with 20,000 passages of made-up text; clients are processes of their own that keep their connections,
-and send the next request when the answer to the last is there. `known` asks 500 questions over and over, as a team
-does; `new` never asks the same twice. Then `known` at 80 % of the rate that was seen, by the clock: how long a
-request takes from when it was due. Rates are the best of several runs, which take turns, so that other load on the
-machine falls on all of them.
+One server has 20,000 passages of random text. Clients are separate processes with persistent connections, and send the
+next request after each answer. `known` repeats 500 questions, as a team does; `new` never repeats one. Then `known`
+runs at 80 % of its measured rate: the time counts from the moment when a request is due. Rates are the best of several
+runs, which take turns, so that other load affects all of them.
 """
 
 import asyncio
@@ -50,7 +49,7 @@ def words() -> list[str]:
 
 
 def some_text(source: random.Random, known: list[str], length: int) -> str:
-    """Common words are common: the nth is about n times rarer than the first."""
+    """Return random text. The n-th word is about n times rarer than the first."""
     ranks = (int(len(known) ** source.random()) for _ in range(length))
     return " ".join(known[rank - 1] for rank in ranks)
 
@@ -67,7 +66,7 @@ def fill(folder: Path) -> None:
 
 
 def started(folder: Path) -> tuple["subprocess.Popen[str]", int]:
-    """A server, and its port."""
+    """Start a server; yield it and its port."""
     variables = {
         "PAIR__SERVER__PORT": "0",
         "PAIR__SERVER__LOG_FORMAT": "json",
@@ -103,7 +102,7 @@ def request_of(kind: str, number: int, source: random.Random, known: list[str], 
 
 
 def load_with(port: int, kind: str, seed: int, rate: float) -> Any:
-    """In a process of its own: answers a second, or with a rate what each request took."""
+    """Generate load in a separate process; return answers per second or, with a rate, the time of each request."""
     known, source, server = words(), random.Random(seed), Server.of(f"http://127.0.0.1:{port}")
     if kind == NEW:
         requests: Iterator[bytes] = iter([request_of(kind, 0, source, known, server) for _ in range(60_000)])
@@ -116,7 +115,7 @@ def load_with(port: int, kind: str, seed: int, rate: float) -> Any:
 
 
 def first_answer(folder: Path) -> float:
-    """Seconds from the start of a process to its first answered query."""
+    """Return the seconds from the start of a process to its first answer."""
     began_at = time.perf_counter()
     process, port = started(folder)
 

@@ -1,9 +1,9 @@
-"""What a published site transfers and how fast it answers in Chromium, and whether its answers are those of pair.
+"""What does a published site transfer, how fast does it answer in Chromium, and are its answers those of pair?
 
     python benchmarks/site.py [--chunks 100000] [--pagefind] [--texts FILE.jsonl] [--judged FOLDER --set NAME ...]
 
-Without `--judged`: a site of made-up documents, or of those in `--texts` (title, text), searched in a real Chromium
-over a host on loopback: bytes and requests of the first answer and of later ones, and the time from a keystroke to the
+Without `--judged`: a site of random documents, or of those in `--texts` (title, text), searched in Chromium from a host
+on loopback. It prints the bytes and requests of the first and of later answers, and the time from a keystroke to the
 painted result. With `--judged`: a site for each judged set; every query is compared with an exact search of the KB, and
 nDCG@10 of both is printed. `--pagefind` builds an index of Pagefind over the same documents (npm installs it in a
 temporary folder) and asks it the same queries.
@@ -81,12 +81,12 @@ def write_site(kb: KnowledgeBase, folder: Path) -> dict[str, Any]:
 
 @dataclass
 class Transfer:
-    """What a page asked a host for since the last look."""
+    """The requests of a page to a host since the last call of `take`."""
 
     host: StaticHost
 
     def take(self) -> tuple[int, int]:
-        """Return requests and bytes, and begin anew."""
+        """Return requests and bytes, and reset the counts."""
         asked = [size for path, _, size in self.host.requests if path not in IGNORED]
         self.host.requests.clear()
         return len(asked), sum(asked)

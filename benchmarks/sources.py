@@ -1,9 +1,9 @@
-"""How fast are download, install, update and start-up, beside the plain tools that do the same?
+"""How fast are download, install, update and start, compared with plain tools that do the same?
 
     python benchmarks/sources.py [--rounds N]
 
-Each question is asked of both sides in turn, in one run; what is printed is the ratio of their medians, with the
-limit it should stay under (or above). The server is a process of its own that both sides fetch from.
+Both sides are measured in turns in one run. The benchmark prints the ratio of their medians and its limit. Both sides
+fetch from one server in a separate process.
 """
 
 import argparse
@@ -47,7 +47,7 @@ server.serve_forever()
 
 
 def medians(rounds: int, *questions: Callable[[], float]) -> list[float]:
-    """Median seconds of each question, asked in turn so that both sides meet the same noise."""
+    """Return the median seconds of each measurement, taken in turns so that both sides have the same noise."""
     times: list[list[float]] = [[] for _ in questions]
     for _ in range(rounds):
         for asked, question in zip(times, questions, strict=True):
@@ -76,7 +76,7 @@ def serving(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-# Fetches one URL the way the cache does, in a process of its own so that its memory can be measured.
+# Fetches a URL as the cache does, in a separate process, to measure its memory.
 FETCH = """
 import resource, sys, time
 from pathlib import Path
@@ -141,7 +141,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def walk(folder: str) -> int:
-    """The least one can do to look at a folder."""
+    """Walk through a folder with the minimum of calls."""
     seen, waiting = 0, [folder]
     while waiting:
         with os.scandir(waiting.pop()) as entries:

@@ -1,8 +1,8 @@
-"""What does a sync cost: with nothing to do, for a first build, and for slow pages?
+"""What does a sync cost: without changes, for a first build, and for slow pages?
 
     python benchmarks/sync.py [--rounds N]
 
-Ratios are of medians taken in turn, in one run; the growth of a first build is printed as an exponent (1 is linear).
+Ratios compare medians that are measured in turns in one run. The growth of a first build is an exponent (1 is linear).
 """
 
 import argparse
@@ -46,7 +46,7 @@ class InstantSummariser:
 
 
 class UnsavedStore:
-    """The state in memory alone: what a run costs without saving."""
+    """A store that keeps the state in memory, to measure a run without saving."""
 
     def __init__(self) -> None:
         self.state = SyncState()
@@ -107,7 +107,7 @@ def policy_of(places: SyncPaths) -> SyncSettings:
 
 
 def first_build(places: SyncPaths, *, saved: bool) -> tuple[float, int]:
-    """Seconds and bytes written."""
+    """Return the seconds and the written bytes."""
     shutil.rmtree(places.cache.parent, ignore_errors=True)
     shop = SyncDependencies(InstantSummariser, None, open_reader(), SystemClock(), SilentSyncObserver())  # type: ignore[arg-type]
     run = SyncRun(SyncSettings(), places, shop)
@@ -118,7 +118,7 @@ def first_build(places: SyncPaths, *, saved: bool) -> tuple[float, int]:
 
 
 def sync_index(settings: SyncSettings) -> SyncReport:
-    """Sync as the command does, but for the KB."""
+    """Sync as the command does, without the KB."""
     paths = SyncService(Settings(kb=settings)).places
     with contextlib.closing(WebPages(settings, paths.links_files, SystemClock(), open_reader())) as pages:
         parts = SyncDependencies(ExtractiveSummariser, pages, open_reader(), SystemClock(), SilentSyncObserver())
@@ -144,7 +144,7 @@ def bench_no_op(folder: Path, rounds: int) -> None:
 
 
 def places_with_collections(folder: Path, counts: Sequence[int]) -> SyncPaths:
-    """Five folders with patterns, as collections."""
+    """Return five collections: folders with patterns."""
     named = []
     for number, count in enumerate(counts):
         place = folder / f"collection-{number}"
@@ -155,7 +155,7 @@ def places_with_collections(folder: Path, counts: Sequence[int]) -> SyncPaths:
 
 
 def measure_first_sync(folder: str, count: int, results: "multiprocessing.Queue[float]") -> None:
-    """Sync for the first time in a process of its own. Report the most memory that the process used, in MB."""
+    """Run a first sync in a separate process, and report its peak memory in MB."""
     first_build(places_with_collections(Path(folder), [count // 5] * 5), saved=True)
     results.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
@@ -226,7 +226,7 @@ def bench_first_build(folder: Path, rounds: int) -> None:
 
 class SlowPages(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # its 40 ms would be added to ours
+    disable_nagle_algorithm = True  # its 40 ms would count for us
 
     def do_GET(self) -> None:
         time.sleep(LATENCY_SECONDS)
@@ -252,7 +252,7 @@ def bench_pages(folder: Path) -> None:
     server = multiprocessing.Process(target=serve_slow_pages, args=(told,), daemon=True)
     server.start()
     port = told.get(timeout=30)
-    # Once before it is timed: a process that has synced a page has loaded what reading pages needs.
+    # Run once before timing, so that the modules for reading pages are loaded.
     seconds = [sync_pages(folder / str(number), port, count).seconds for number, count in enumerate((1, URLS))]
     server.terminate()
     least = URLS * LATENCY_SECONDS / SyncSettings().url_download_concurrency

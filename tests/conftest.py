@@ -1,4 +1,4 @@
-"""A workplace for the real command, and servers for it to talk to."""
+"""Shared fixtures: a project folder for the real command, and the servers that it contacts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("pair.testing")  # before anything below imports it
+pytest.register_assert_rewrite("pair.testing")  # must come before any import of the module
 
 from support.canary import guard_folder  # noqa: E402
 from support.clocks import Origin, Subscription  # noqa: E402
@@ -32,7 +32,7 @@ def workplace(tmp_path: Path) -> Workplace:
 
 @pytest.fixture
 def canary(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder outside the project that has to be the same after the test."""
+    """Return a folder outside the project; the test fails if it changes."""
     yield from guard_folder(tmp_path / "canary")
 
 
@@ -43,7 +43,7 @@ def origin(tmp_path: Path) -> Origin:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Workplace:
-    """Return a workplace that simulates another machine."""
+    """Return a workplace with its own home and cache, which stands for another machine."""
     return Workplace(tmp_path / "elsewhere")
 
 

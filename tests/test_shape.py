@@ -1,4 +1,4 @@
-"""The shape of the code: budgets, public names, and what importing pair may load."""
+"""The structure of the code: budgets, public names, and the modules that `import pair` may load."""
 
 import ast
 import functools
@@ -15,7 +15,7 @@ import pair
 SOURCE = Path(pair.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE_LINES = 600
-MAY_BE_LONG = {"errors.py": 760}  # one row for each error: a table of texts, not code
+MAY_BE_LONG = {"errors.py": 760}  # a table of texts with one row for each error
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
 MAX_PARTICIPLES = 20
@@ -60,9 +60,9 @@ BUDGETS = {
     "text": (2685, 10),  # evidence for answers, definitions, thirty languages, spelling, links, Markdown as plain lines
     "web": (1060, 5),
 }
-"""Lines and files of each package."""
+"""The maximum number of lines and files of each package."""
 MAY_BE_INHERITED = {"ContractValue"}
-"""Bases of our own: the JSON and the freezing that all values of a contract share."""
+"""Base classes of pair that may be inherited: JSON and freezing for all values of a contract."""
 MAY_TAKE_MANY = {
     ("app/mcp/tools.py", "search"),
     ("kb/kb.py", "search"),

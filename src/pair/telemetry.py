@@ -30,7 +30,7 @@ _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 def span(
     operation: str, subject: str = "", *, attributes: Mapping[str, str] | None = None, parent: str = ""
 ) -> Iterator["Span"]:
-    """Record `operation` on `subject`. `parent`: the traceparent of the caller, used if no span is open here."""
+    """Record a span of `operation` on `subject`. `parent`: the caller's traceparent, used if no span is open here."""
     from opentelemetry import trace  # noqa: PLC0415 - see the invariants
 
     context = None

@@ -1,4 +1,4 @@
-"""`pair test` and `pair diff --answers`: the questions that a KB carries, asked of folders, packages and KBs."""
+"""`pair test` and `pair diff --answers`: test questions for folders, packages and KBs."""
 
 import json
 import os

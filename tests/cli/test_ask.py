@@ -1,4 +1,4 @@
-"""pair ask, pair cite, pair librarians: what people and programs see."""
+"""The output of `pair ask`, `pair cite` and `pair librarians`, as text and as JSON."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`pair add`, `pair collections`, `pair remove`, and what syncs make of them, as a person runs them."""
+"""`pair add`, `pair collections` and `pair remove`, and the syncs after them."""
 
 import contextlib
 import json

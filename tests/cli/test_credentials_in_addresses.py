@@ -1,4 +1,4 @@
-"""Credentials in an address are used, and shown nowhere."""
+"""Credentials in an address are used, and never shown."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from support.served import Served
 
 SECRET = "s3cret"
 asked: list[tuple[str, str]] = []
-"""Path and authorization of every request."""
+"""The path and the authorization of every request."""
 
 
 class Handler(QuietHandler):

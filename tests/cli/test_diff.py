@@ -1,4 +1,4 @@
-"""`pair diff`: versions, packages, folders and installed states, as a person uses it."""
+"""`pair diff` of versions, packages, folders and installed KBs."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ CAKE = "# Cake\n\nCake is for birthdays.\n"
 
 @pytest.fixture
 def kitchen(workplace: Workplace) -> Workplace:
-    """Version 1 has tea and soup; version 2 tea at another time, and cake."""
+    """Return a project with two versions: the second changes tea, removes soup and adds cake."""
     write_files(workplace.target, {"tea.md": TEA, "soup.md": SOUP})
     assert workplace.pair("sync").status == 0
     write_files(workplace.target, {"tea.md": LATER, "cake.md": CAKE})

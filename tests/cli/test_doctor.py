@@ -1,4 +1,4 @@
-"""pair doctor: what is there, what is missing, and what to do."""
+"""`pair doctor`: the checks that pass, the checks that fail, and the advice."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ def states(value: Any) -> dict[str, str]:
 
 
 def stored_files(workplace: Workplace) -> list[Path]:
-    """But for the locks of a store, of which there is a certain number."""
+    """Return the stored files, except the locks of the store."""
     return sorted(path for path in workplace.folder.rglob("*") if ".pair-store" not in path.parts)
 
 

@@ -1,4 +1,4 @@
-"""What a server may send at most, what it may not pack, and what is said of something that is no archive."""
+"""Limits of downloads: size, compression, and the error for a file that is not an archive."""
 
 import gzip
 import zlib

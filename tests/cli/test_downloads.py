@@ -322,7 +322,7 @@ def test_a_checksum_error_names_file_wanted_and_actual_hash(workplace: Workplace
 
 @contextmanager
 def silent_port() -> Iterator[int]:
-    """A port that accepts connections and never answers."""
+    """Yield a port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""`pair ingest`, `search`, `docs`, `compact`, `gc`, `cache sweep` and `status` as a person runs them."""
+"""The commands `ingest`, `search`, `docs`, `compact`, `gc`, `cache sweep` and `status`."""
 
 import json
 import shutil

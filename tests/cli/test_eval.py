@@ -1,4 +1,4 @@
-"""`pair eval` as a person runs it."""
+"""The command `pair eval`."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""`pair export` and `pair import` as a person runs them."""
+"""The commands `pair export` and `pair import`."""
 
 import json
 import shutil

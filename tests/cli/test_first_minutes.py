@@ -1,4 +1,4 @@
-"""The first minutes: help that fits, words without quotes, and hints that name the command to use."""
+"""First use: help that fits the terminal, queries without quotes, and hints that name the next command."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""KBs from git repositories, served by git's own daemon."""
+"""KBs from git repositories, served by the git daemon."""
 
 import json
 import shutil
@@ -109,7 +109,7 @@ def test_a_repository_is_locked_by_its_commit(workplace: Workplace, repository: 
 
 
 def add_to_tree(repository: Path, name: str) -> None:
-    """Commit a file under a name that git itself would not add, as an attacker does."""
+    """Commit a file under a name that `git add` refuses, as an attacker can."""
     blob = git(repository, "hash-object", "-w", "page.md")
     parts = name.split("/")
     made = f"100644 blob {blob}\t{parts[-1]}"

@@ -1,4 +1,4 @@
-"""`pair sync` and `pair ingest` over documents that are made to exhaust their reader."""
+"""`pair sync` and `pair ingest` of documents that are made to exhaust their reader."""
 
 from contract.test_document_process import inflated_pdf
 from contract.test_documents import docx

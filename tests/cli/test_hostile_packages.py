@@ -1,4 +1,4 @@
-"""Packages whose index was made by an enemy, with every hash and size made to fit: data, or refused."""
+"""Packages with an index from an attacker, whose hashes and sizes match: read as data, or refused."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def package(made: Path, tmp_path: Path) -> Path:
 
 
 def change_packaged(package: Path, role: str, change: Callable[[bytes], bytes]) -> None:
-    """Change a file of the one shard, and everything that names it."""
+    """Change a file of the only shard, and all references to it."""
     contents = contents_of(package)
     index: dict[str, Any] = json.loads(contents[INDEX])
     [shard] = index["shards"]
@@ -95,7 +95,7 @@ def test_an_index_with_another_text_than_the_packaged_file_is_refused(package: P
 def test_a_document_that_is_read_in_another_way_here_is_left_out_and_that_is_said(
     origin: Origin, elsewhere: Workplace
 ) -> None:
-    """What is read of HTML depends on what is installed: the index of such a file is no proof of a lie."""
+    """The text of an HTML file depends on the installed libraries, so a different text is not a sign of an attack."""
     page = "<html><body><p>Sailors tell of astrolabes.</p></body></html>"
     package = origin.package("1.0.0", **{"astrolabes.html": page})
 

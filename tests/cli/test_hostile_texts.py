@@ -24,16 +24,16 @@ ESCAPES = (
 )
 FORGED = "\nok: signed by FORGED\r\nError: FORGED\tFORGED"
 NAME = f"deploy{ESCAPES.replace('/', '')}{FORGED}.md"
-"""Of a file: anything but a slash."""
+"""A file name: it may contain anything except a slash."""
 HIDDEN = "\u202egpj\u2066\u200b\ufeff"
-"""What sync lets pass in the name of a file."""
+"""Characters that sync allows in a file name."""
 BODY = f"# Deploying{ESCAPES}\n\nWe deploy on Tuesdays{ESCAPES} with `make ship`.\n"
 FORBIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u180e\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e01ef]|a\u200db"
 )
 OWN_SEQUENCES = re.compile(r"\x1b\[(?!5;35m)\??[\d;]*[A-Za-z]|\r")
-"""What pair itself sends to a terminal: of progress bars, and of lines that are overwritten."""
+"""Control sequences that pair sends itself: for progress bars and overwritten lines."""
 
 
 def assert_is_harmless(shown: str, *, is_terminal: bool) -> None:
@@ -46,7 +46,7 @@ def assert_is_harmless(shown: str, *, is_terminal: bool) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    """A synced folder, a package and a repository, all by an attacker."""
+    """Return a synced folder, a package and a repository, all made by an attacker."""
     workplace = Workplace(tmp_path_factory.mktemp("hostile"))
     write_files(
         workplace.target,
@@ -205,7 +205,7 @@ def test_a_streamed_answer_of_a_model_cannot_command_the_terminal(project: Workp
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """A server that gives this answer to every request."""
+    """Run a server that gives this answer to every request."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""Installing over and updating what people have changed, through the real command."""
+"""Installs and updates of a folder with edited files."""
 
 import json
 import os
@@ -18,7 +18,7 @@ RECORD = ".pair-install.jsonl"
 
 
 def install(workplace: Workplace, files: dict[str, str | bytes] | None = None) -> Path:
-    """Install from a folder named `kb`; returns the folder."""
+    """Install from a folder named `kb`, and return the folder."""
     kb = write_files(workplace.folder / "kb", SMALL_KB if files is None else files)
     workplace.pair("install", "--source", "./kb").succeeds()
     return kb
@@ -468,7 +468,7 @@ def test_files_below_too_many_folders_are_left_out_and_reported(workplace: Workp
     deep = "/".join(["a"] * 1200)
     os.makedirs(workplace.folder / "kb" / "a")  # noqa: PTH103 - as below
     folder = os.open(workplace.folder / "kb" / "a", os.O_RDONLY)
-    for _ in range(1198):  # by descriptors: Python's own functions do not get so deep
+    for _ in range(1198):  # by descriptors, because the functions of Python cannot go so deep
         os.mkdir("a", dir_fd=folder)
         inner = os.open("a", os.O_RDONLY, dir_fd=folder)
         os.close(folder)
@@ -492,7 +492,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk
 
 @pytest.fixture
 def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Path, str], Path]:
-    """Mounts a file system of the given size; it goes with the test."""
+    """Mount a file system of the given size, and unmount it after the test."""
 
     def mount(folder: Path, options: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -577,7 +577,7 @@ def test_package_on_a_full_disk_leaves_no_half_archive(
 
 
 def test_an_untouched_target_is_recognised_by_two_walks(workplace: Workplace) -> None:
-    """A file whose size and time are restored is taken for unchanged: documented in docs/concepts/installing.md."""
+    """A file with its old size and time counts as unchanged: see docs/concepts/installing.md."""
     kb = install(workplace, many_files(20, version="one"))
     page = kb / "part-0/page-0.md"
     seen = page.stat()

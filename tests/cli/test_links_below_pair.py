@@ -1,4 +1,4 @@
-"""An untrusted project: links, hard links and notes below `.pair` never lead pair to files that it did not make."""
+"""An untrusted project: links, hard links and notes below `.pair` never make pair touch files of others."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ HEX = "0123456789abcdef"
 
 
 def fill(workplace: Workplace) -> None:
-    """A whole run: everything that pair makes is there afterwards."""
+    """Run every command that writes below `.pair`."""
     write_files(workplace.folder / "kb", SMALL_KB)
     write_files(workplace.folder, {"note.md": "# Note\n\nRivers are long.\n"})
     for command in (
@@ -53,7 +53,7 @@ COMMANDS = (
 
 
 def places_in(project: Path) -> list[str]:
-    """Every folder and file below `.pair`, one of each kind: names that differ in hashes and numbers are one kind."""
+    """Return one path of each kind below `.pair`. Names that differ only in hashes and numbers are one kind."""
     kinds: dict[str, str] = {}
     for path in sorted((project / ".pair").rglob("*")):
         name = path.relative_to(project).as_posix()
@@ -269,7 +269,7 @@ def test_a_sweep_of_the_cache_leaves_what_pair_did_not_put_there(limit: dict[str
 
 
 def test_a_folder_of_the_user_with_the_name_of_the_cache_is_not_swept(workplace: Workplace) -> None:
-    """It lacks the mark, and holds what pair does not make."""
+    """The folder lacks the marker of pair, and holds other files."""
     folder = write_files(
         workplace.folder / ".pair" / "cache" / "pair-shards", {"mine.md": "mine", f"{HEX * 4}/a.md": "mine"}
     )
@@ -295,7 +295,7 @@ def test_an_install_leaves_no_lock_beside_its_target_and_no_file_of_that_name_is
 
 
 def test_other_users_cannot_read_the_keys_during_a_write(tmp_path: Path) -> None:
-    """Tells the mode of what takes the place of the file, at the moment when it does."""
+    """The audit hook records the mode of the file that replaces the keys, at the moment of the rename."""
     script = """
 import os, sys
 from pathlib import Path

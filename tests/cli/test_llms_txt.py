@@ -1,4 +1,4 @@
-"""`kb.llms_txt_path` as a person uses it: the list is always that of the index."""
+"""`kb.llms_txt_path`: the list always matches the index."""
 
 import json
 from pathlib import Path
@@ -133,7 +133,7 @@ def test_the_list_is_not_a_source_of_itself(project: Project) -> None:
 
 
 def test_a_state_saved_without_its_list_is_healed(project: Project) -> None:
-    """A kill between the two renames leaves a new state and an old list."""
+    """A kill between the two renames leaves a new state with an old list."""
     project.sync()
     old = project.path.read_bytes()
     write_files(project.workplace.target, {"new.md": "# New\n\nA new page.\n"})

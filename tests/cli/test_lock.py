@@ -1,4 +1,4 @@
-"""The lock, through the real command: written, checked, installed from, and refused with what differs."""
+"""`pair lock` and `pair install --locked`: writing, checking and installing, and errors that name each difference."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def archive_of(workplace: Workplace, version: str) -> str:
 
 @pytest.fixture
 def locked(workplace: Workplace, server: Server) -> str:
-    """A KB from a feed, installed and locked; the address of the feed."""
+    """Install and lock a KB from a feed; return the address of the feed."""
     feed = published(workplace, server, "1.0.0")
     workplace.pair("install", "--source", f"{feed}#handbook").succeeds()
     workplace.pair("lock").succeeds()
@@ -44,7 +44,7 @@ def locked(workplace: Workplace, server: Server) -> str:
 
 
 def forget(workplace: Workplace, server: Server) -> None:
-    """An empty machine, but for the project's lock."""
+    """Remove everything except the lock of the project."""
     for folder in (workplace.folder / ".pair", workplace.cache):
         subprocess.run(["rm", "-rf", folder], check=True)
     server.received.clear()
@@ -348,7 +348,7 @@ def test_a_kb_that_the_feed_has_no_more_is_refused(workplace: Workplace, server:
 
 
 def test_when_one_kb_is_refused_no_other_is_installed(workplace: Workplace, server: Server, locked: str) -> None:
-    """The order of the ids does not matter."""
+    """This does not depend on the order of the ids."""
     for name in ("a-url", "z-url"):
         url = server.add(f"/{name}.zip", zip_of({**SMALL_KB, "name.md": name}))
         workplace.pair("install", f"kbs/{name}", "--kb", name, "--source", url).succeeds()

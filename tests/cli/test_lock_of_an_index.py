@@ -1,4 +1,4 @@
-"""`pair lock --check` where an index is locked: what is searched has to be what is locked."""
+"""`pair lock --check` with a locked index: the searched index must be the locked one."""
 
 import json
 import shutil

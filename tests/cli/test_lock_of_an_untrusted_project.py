@@ -1,4 +1,4 @@
-"""A lock of an untrusted project installs nothing outside of that project."""
+"""A lock of an untrusted project installs nothing outside the project."""
 
 import threading
 from pathlib import Path
@@ -22,7 +22,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def project(workplace: Workplace) -> Workplace:
-    """A project with a lock for `docs/deep/kb`, and nothing installed."""
+    """Return a project with a lock for `docs/deep/kb` and no installed KB."""
     write_files(workplace.folder / "kb", SMALL_KB)
     assert workplace.pair("install", "docs/deep/kb", "--source", "./kb").status == 0
     assert workplace.pair("lock", "docs/deep/kb").status == 0

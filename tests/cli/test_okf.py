@@ -1,4 +1,4 @@
-"""A bundle of the Open Knowledge Format: packaged, verified, installed, and what its documents say of themselves."""
+"""Bundles of the Open Knowledge Format: packaging, verification, installation, and the state of their documents."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Of a newer package with an index only the parts are fetched that are not here."""
+"""Partial downloads: only the missing parts of a newer package are fetched."""
 
 import json
 import random
@@ -53,7 +53,7 @@ def test_files_alone_are_installed_when_the_store_is_unavailable(
 
 
 def long_text(seed: int) -> str:
-    """Longer than what is read of the end of an archive to find its directory, also when it is compressed."""
+    """Return a text that is longer, even compressed, than the end of an archive that is read to find its directory."""
     return random.Random(seed).randbytes(40_000).hex()
 
 
@@ -209,7 +209,7 @@ def test_where_signatures_are_required_parts_are_taken_only_by_a_signed_manifest
 def test_what_one_feed_has_put_together_is_not_taken_for_a_release_of_another(
     origin: Origin, elsewhere: Workplace, server: Server
 ) -> None:
-    """Parts are checked against the manifest, so the SHA-256 of the archive is only what the feed claims."""
+    """Parts are checked against the manifest, so the SHA-256 of the archive is only a claim of the feed."""
     origin.publish("1.0.0")
     feed = serve(server, origin.dist, "/evil")
     assert elsewhere.pair("install", "--source", feed).status == 0

@@ -1,4 +1,4 @@
-"""Packages with an index, taken up by a KB that holds other things already."""
+"""Packages with an index that are installed into a KB with other documents."""
 
 import json
 import shutil
@@ -119,7 +119,7 @@ def test_a_lock_installs_the_index_unless_it_is_not_requested(origin: Origin, el
 
 
 def labels(workplace: Workplace) -> list[tuple[str, str]]:
-    """Return what made each version and its package label, newest first."""
+    """Return the cause and the package label of each version, newest first."""
     return [(each["made_by"], each["label"]) for each in workplace.pair("versions", "--json").json["versions"]]
 
 

@@ -1,4 +1,4 @@
-"""Packages whose index cannot be taken up are refused, and nothing changes."""
+"""Packages whose index cannot be installed are refused, and nothing changes."""
 
 import json
 import struct
@@ -99,12 +99,12 @@ def sizes_without_their_field(content: bytes, start: int) -> bytes:
 
 
 def field_that_is_cut(content: bytes, start: int) -> bytes:
-    """A field for large files that is shorter than it says, in the place of the first letters of the next entry."""
+    """Return an archive with a ZIP64 field that is shorter than it claims, over the first letters of the next entry."""
     return content[: start + 20] + b"\xff" * 8 + content[start + 28 : start + 30] + b"\6\0" + content[start + 32 :]
 
 
 def large_end_that_lies(content: bytes, start: int) -> bytes:
-    """An end record for large files whose numbers lead out of the archive."""
+    """Return an archive with a ZIP64 end record whose offsets are outside the archive."""
     far = 2**63
     record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, far, far, far, far)
     return content[:-22] + record + struct.pack("<4sLQL", b"PK\6\7", 0, start, 1) + content[-22:]

@@ -26,7 +26,7 @@ def test_what_is_installed_is_found_as_at_its_origin_and_nothing_is_embedded(
 
 
 def test_an_install_asks_no_embedder(origin: Origin, elsewhere: Workplace) -> None:
-    """The embedder of its vectors is an unavailable server, so every attempt to embed fails."""
+    """The configured embedder is an unavailable server, so every attempt to embed fails."""
     package = origin.package("1.0.0")
     rewritten(package, lambda index: index["embedder"].update(name="openai-none-384"))
     elsewhere.environment |= {

@@ -1,4 +1,4 @@
-"""What a person reads when something fails: the reason in plain words, and hints that fit it."""
+"""Error messages: the reason in plain words, and hints that match it."""
 
 import contextlib
 import socket
@@ -26,7 +26,7 @@ def assert_plain(text: str) -> None:
 
 @contextlib.contextmanager
 def serving_tls(folder: Path) -> Iterator[int]:
-    """A server with an untrusted certificate."""
+    """Run a server with an untrusted certificate."""
     write_certificate(folder, "localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")

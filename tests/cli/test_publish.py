@@ -1,4 +1,4 @@
-"""Publishing to a folder, through the real command: what is written, what is refused, who comes together."""
+"""`pair publish` to a folder: written files, refusals, and concurrent publishers."""
 
 import hashlib
 import json

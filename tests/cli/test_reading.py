@@ -1,4 +1,4 @@
-"""What the reader finds in documents, as the commands show it."""
+"""The texts and metadata of documents, as commands show them."""
 
 from pathlib import Path
 

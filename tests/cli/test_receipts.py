@@ -1,4 +1,4 @@
-"""`pair ask --receipt` and `pair check`: what a receipt proves, and how each change of it is noticed."""
+"""`pair ask --receipt` and `pair check`: a valid receipt passes, and every change of it is detected."""
 
 import contextlib
 import hashlib
@@ -26,7 +26,7 @@ FILES = {
 
 @pytest.fixture
 def receipt(workplace: Workplace) -> Path:
-    """Ask a KB that was installed from a package."""
+    """Return the receipt of an answer from an installed package."""
     write_files(workplace.folder / "house", {**FILES})
     package = ("package", "house", "-o", "house.zip", "--name", "house", "--version", "1.0.0", "--with-index")
     workplace.pair(*package).succeeds()
@@ -44,7 +44,7 @@ def parts(done: Outcome) -> dict[str, Any]:
 
 
 def edit(path: Path, **changes: Any) -> None:
-    """Change fields as somebody would who also mends the digests."""
+    """Yield the fields for an edit, and update the digests to match."""
     value = json.loads(path.read_text())
     for name, change in changes.items():
         value[name] = change(value[name])
@@ -87,7 +87,7 @@ def test_any_changed_byte_of_a_receipt_is_named(
         other = bytes([content[place] ^ chance.randint(1, 255)])
         for changed in (bytes([content[place] ^ 1]), other, b"", b" " + content[place : place + 1]):
             receipt.write_bytes(content[:place] + changed + content[place + 1 :])
-            with contextlib.suppress(errors.UsageError):  # it is no receipt any more: E251
+            with contextlib.suppress(errors.UsageError):  # it is no longer a receipt: E251
                 if check_receipt(*read_receipt(receipt), Settings(), package=None, trusted=None)[0].is_ok:
                     unnoticed.append((place, changed))
     assert unnoticed == []

@@ -1,4 +1,4 @@
-"""`pair reembed` as a person runs it."""
+"""The command `pair reembed`."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def filled(workplace: Workplace, stored: Path) -> Workplace:
 
 
 def configured(workplace: Workplace, text: str) -> None:
-    """Configure the project by its file alone."""
+    """Configure the project by its configuration file only."""
     del workplace.environment["PAIR__ENGINE__EMBEDDER"]
     (workplace.folder / "config.yaml").write_text(text)
 
@@ -109,7 +109,7 @@ def test_documents_without_text_are_named(filled: Workplace) -> None:
 
 
 class StallingServer(ModelServer):
-    """Answers one request for vectors of several texts, and no more until it is released."""
+    """A server that answers one request for vectors of several texts, and the next ones after its release."""
 
     def __init__(self) -> None:
         super().__init__()

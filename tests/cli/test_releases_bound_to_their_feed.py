@@ -1,4 +1,4 @@
-"""A package from a feed is the one that the feed names, and no older one than what is installed."""
+"""A package from a feed is the one that the feed names, and is not older than the installed one."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from support.server import Server
 
 @pytest.fixture
 def keys(workplace: Workplace, tmp_path: Path) -> Keys:
-    """Keys that the workplace requires signatures of."""
+    """Return keys whose signatures the workplace requires."""
     made = make_keys(tmp_path / "keys")
     workplace.environment |= {
         "PAIR__SOURCES__SIGNATURE_KEYS": made.line,

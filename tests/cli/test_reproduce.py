@@ -1,4 +1,4 @@
-"""`pair reproduce`: the passages of a stored answer, found again or not, and why not."""
+"""`pair reproduce`: whether the passages of a stored answer are found again, and the reason if not."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ def stored_answer(workplace: Workplace, **variables: str) -> dict[str, Any]:
 
 @pytest.fixture
 def tea(workplace: Workplace) -> Workplace:
-    """Asked in version 2."""
+    """Return a project with a stored answer from version 2."""
     store(workplace, ("other", "Nothing to see."))
     store(workplace, ("tea", TEA), ("soup", SOUP))
     stored_answer(workplace)

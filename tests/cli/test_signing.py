@@ -1,4 +1,4 @@
-"""Signed packages through the real command: made, published, required, refused. The keys are minisign's own."""
+"""Signed packages: signing, publishing, and required signatures. The keys are made by the minisign program."""
 
 import contextlib
 import json
@@ -278,7 +278,7 @@ def test_settings_without_a_trusted_key_are_refused(
 
 
 class Host:
-    """A server with one package, and where its files come from."""
+    """A server with one package, and the folder of its files."""
 
     def __init__(self, server: Server, path: Path) -> None:
         self.server = server

@@ -15,7 +15,7 @@ MONOREPO = "packages/knowledge-hub/dataset"
 
 
 def add_release(server: Server, archive: bytes, *, version: str = "v1.2.3", **asset: str) -> dict[str, str]:
-    """A release feed with one KB archive; returns the environment that points pair to it."""
+    """Add a release with one KB archive; return the environment variables that select it."""
     url = server.add("/assets/knowledge-base-1.2.3.zip", archive)
     assets = [
         {"name": "cli.tgz", "browser_download_url": server.url("/assets/cli.tgz")},

@@ -1,4 +1,4 @@
-"""`pair sync` and `pair status` as a person runs them: real files, a real server, real processes."""
+"""The commands `pair sync` and `pair status`, with real files, servers and processes."""
 
 import contextlib
 import datetime
@@ -458,7 +458,7 @@ def test_three_processes_at_once_never_overlap_and_lose_nothing(project: Workpla
 
 @pytest.mark.rule("sync-8")
 def test_two_syncs_beside_one_that_ticks_never_overlap_and_lose_nothing(project: Workplace) -> None:
-    """Two at a time would ask the model twice about one source."""
+    """Two concurrent runs would summarise one source twice."""
     with ModelServer() as model:
         variables = with_model(model) | {"PAIR__KB__RUNTIME_REFRESH_TICK_SECONDS": "0.2"}
         with watching(project, variables) as process:
@@ -508,7 +508,7 @@ def watching(
 
 
 def next_report(process: "subprocess.Popen[str]", key: str) -> dict[str, int]:
-    """The next line of `--watch --json` that counts something under this key."""
+    """Return the next line of `--watch --json` with a count above 0 for this key."""
     assert process.stdout is not None
     while True:
         report: dict[str, int] = json.loads(process.stdout.readline())

@@ -1,4 +1,4 @@
-"""`pair versions`, `pair rollback` and `--at`, as a person uses them."""
+"""`pair versions`, `pair rollback` and the option `--at`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Servers that the contracts are tried on."""
+"""Servers for the contract tests."""
 
 from collections.abc import Iterator
 
@@ -24,6 +24,6 @@ def server() -> Iterator[PageServer]:
 
 @pytest.fixture
 def at_bucket(workplace: Workplace, s3: S3Server) -> Workplace:
-    """A workplace whose engine reaches a bucket."""
+    """Return a workplace whose engine stores its shards in a bucket."""
     workplace.environment |= s3.variables()
     return workplace

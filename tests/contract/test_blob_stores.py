@@ -433,7 +433,7 @@ def through(proxy: BadProxy, s3: S3Server, prefix: str) -> ObjectStore:
 
 
 def once(trouble: Trouble) -> Plan:
-    """Answer the next request like this; pass the others."""
+    """Return a plan with this fault for the next request, and none for later ones."""
     troubles: list[Trouble] = [trouble]
     return lambda _method, _path: troubles.pop() if troubles else "none"
 
@@ -497,7 +497,7 @@ def test_address_that_is_not_an_object_store_is_refused(address: str) -> None:
 
 
 class CarelessStore(MemoryStore):
-    """Honours only some conditions, as many servers do that call themselves S3-compatible."""
+    """A store that ignores some conditions of writes, as some S3-compatible servers do."""
 
     def __init__(self, *careless: str) -> None:
         super().__init__(ManualClock())
@@ -596,7 +596,7 @@ def test_write_that_is_refused_on_arrival_affects_no_other_writer() -> None:
 
 
 class Sequence:
-    """Dice that show these numbers."""
+    """A random generator that returns these numbers."""
 
     def __init__(self, *numbers: float) -> None:
         self._numbers = iter(numbers)
@@ -653,7 +653,7 @@ def test_a_missing_file_cannot_be_linked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["gs://bucket/kbs", "az://container/kbs"])
 def test_other_clouds_are_named_by_their_addresses(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is asked of them before the first request; there is none to ask here."""
+    """Opening sends no request, so that this works without a network."""
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
     store = ObjectStore(address, ObjectStoreOptions())

@@ -1,4 +1,4 @@
-"""A real Chromium under guard: what scripts write is read, and nothing that must not be reached is reached."""
+"""A guarded Chromium: it reads text that scripts write, and cannot reach forbidden addresses."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ def names() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def guarded(names: dict[str, str]) -> Iterator[BrowserRenderer]:
-    """Here 127.0.0.1 stands for the public web, and everything else for what must not be reached."""
+    """Treat 127.0.0.1 as the public web, and every other address as forbidden."""
 
     def resolve(host: str, port: int) -> Sequence[str]:
         return [names[host]] if host in names else resolve_host(host, port)
@@ -212,7 +212,7 @@ ATTEMPTS = {
 
 
 def attempts_at(private: PageServer) -> Reply:
-    """A page that makes all attempts, and counts those that it could begin."""
+    """Return a page that attempts every kind of request, and counts those that it could start."""
     code = "".join(
         f"try {{ (() => {{ {attempt.format(url=private.url(f'/{name}'), port=private.port)} }})(); begun += 1 }}"
         " catch (e) { console.log(e) }"
@@ -286,7 +286,7 @@ def datagrams() -> Iterator[socket.socket]:
 
 
 def calling(datagrams: socket.socket) -> Reply:
-    """A page that sets up a call over this address, and stays busy until a packet would have come."""
+    """Return a page that starts a WebRTC call over this address, and stays busy until a packet would have arrived."""
     stun = f"stun:127.0.0.2:{datagrams.getsockname()[1]}"
     return script(
         f"const c = new RTCPeerConnection({{iceServers: [{{urls: '{stun}'}}]}}); c.createDataChannel('x');"

@@ -1,4 +1,4 @@
-"""The suite of librarians, run by those that every KB has."""
+"""The librarian suite, run on the built-in librarians."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Documents made to exhaust their converter, and converters that misbehave: each is refused, the next one is read."""
+"""Documents that exhaust their converter, and faulty converters: each is refused, and the next document is read."""
 
 import functools
 import os
@@ -20,21 +20,21 @@ from support.office_files import pptx, xlsx
 from support.threads import run_together
 
 BUSY_MACHINE = 30.0
-"""Time on the clock, as a multiple of CPU time."""
+"""The limit of elapsed time, as a multiple of CPU time."""
 
 
 def nested_docx(levels: int = 200_000) -> bytes:
-    """12 kB whose elements are nested so deeply that reading them takes minutes."""
+    """Return a document of 12 kB whose deep nesting takes minutes to read."""
     return docx(f"</w:t></w:r>{'<w:smartTag>' * levels}{'</w:smartTag>' * levels}<w:r><w:t>")
 
 
 def long_docx() -> bytes:
-    """300 kB of 80,000 paragraphs."""
+    """Return a document of 300 kB with 80,000 paragraphs."""
     return docx(*["words"] * 80_000)
 
 
 def packed_pdf(stream: bytes) -> bytes:
-    """A page whose content is this packed stream."""
+    """Return a PDF of one page with this compressed content."""
     sound = pdf("words")
     at, end = sound.index(b"<< /Length"), sound.index(b"endstream")
     packed = b"<< /Length %d /Filter /FlateDecode >>\nstream\n%b\n" % (len(stream), stream)
@@ -42,12 +42,12 @@ def packed_pdf(stream: bytes) -> bytes:
 
 
 def long_pdf() -> bytes:
-    """200 kB that show fifty million letters."""
+    """Return a PDF of 200 kB that shows fifty million letters."""
     return packed_pdf(zlib.compress(b"BT /F1 1 Tf 20 100 Td " + b"(aaaaaaaaaa) Tj " * 5_000_000 + b"ET", 9))
 
 
 def inflated_pdf() -> bytes:
-    """1.2 MB whose content is 1.2 GB of blanks."""
+    """Return a PDF of 1.2 MB whose content is 1.2 GB of blanks."""
     packer, block = zlib.compressobj(9), b" " * 10_000_000
     head = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
     again = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -66,7 +66,7 @@ def assert_reads_the_next(reader: ReaderProcesses, folder: Path) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes, zombies included, whose parent is this one."""
+    """Return the child processes of this process, including zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -190,13 +190,13 @@ def test_threads_take_turns(reader: ReaderProcesses, tmp_path: Path) -> None:
 
 
 def misbehaving(code: str, **limits: float) -> ReaderProcesses:
-    """A reader whose child runs this code, with a socket to its parent as `peer`."""
+    """Return a reader whose child runs this code; `peer` is the socket to the parent."""
     start = "import os, signal, socket, sys, time; peer = socket.socket(fileno=0)\n"
     command = [sys.executable, "-c", start + textwrap.dedent(code)]
     return ReaderProcesses(DocumentLimits(**{"cpu_seconds": 20, "text_bytes": 1000, **limits}), command)  # type: ignore[arg-type]
 
 
-# One that answers does not end by itself: an end with a request unread would reset the connection and lose the answer.
+# A child that answers does not exit: an exit with an unread request would reset the connection and lose the answer.
 MISBEHAVING = [
     ("hangs", "time.sleep(1000)", "takes more than 1 s to convert"),
     ("ignores-signals", "signal.signal(15, signal.SIG_IGN)\nwhile True: time.sleep(1)", "takes more than 1 s"),

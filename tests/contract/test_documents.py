@@ -1,4 +1,4 @@
-"""Real small documents, sound and broken, and what is read of them."""
+"""Small real documents, valid and broken, and the text that is read from them."""
 
 import bz2
 import gzip
@@ -23,7 +23,7 @@ OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 
 
 class ReaderHere:
-    """Reads in this process, without limits."""
+    """A reader that reads in this process, without limits."""
 
     def read(self, content: bytes, name: str, content_type: str = "", charset: str | None = None) -> Reading:
         return readers.read(content, name, content_type, charset)
@@ -36,7 +36,7 @@ def loader() -> Reader:
 
 @pytest.fixture
 def connections() -> Iterator[list[object]]:
-    """Every address that this process tries to connect to or to resolve."""
+    """Yield the list of addresses that this process tries to resolve or to contact."""
     tried: list[object] = []
     watching = [True]
 
@@ -50,7 +50,7 @@ def connections() -> Iterator[list[object]]:
 
 
 def docx(*paragraphs: str, relationships: str = "") -> bytes:
-    """The four parts that a Word document needs."""
+    """Return the four required parts of a Word document."""
     body = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in paragraphs)
     table = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>in a table</w:t></w:r></w:p></w:tc></w:tr></w:tbl>"
     parts = {
@@ -76,7 +76,7 @@ def docx(*paragraphs: str, relationships: str = "") -> bytes:
 
 
 def linked_picture(url: str) -> tuple[str, str]:
-    """A picture that is not in the document but at an address; and the relationship that says so."""
+    """Return a picture at an external address, and its relationship."""
     drawing = (
         '</w:t></w:r><w:r><w:drawing><wp:inline><a:graphic><a:graphicData><pic:pic><pic:blipFill><a:blip r:link="r9"/>'
         "</pic:blipFill></pic:pic></a:graphicData></a:graphic></wp:inline></w:drawing></w:r><w:r><w:t>"
@@ -108,7 +108,7 @@ def pdf(text: str, *, trailer: str = "", objects: tuple[bytes, ...] = ()) -> byt
 
 
 def encrypted_pdf() -> bytes:
-    """A file with a password that does not exist: no password matches its check value."""
+    """Return a file whose check value no password matches."""
     secrets = b"<< /Filter /Standard /V 1 /R 2 /P -4 /O <%b> /U <%b> >>" % (b"11" * 32, b"22" * 32)
     return pdf("hidden words", trailer=f"/Encrypt 6 0 R /ID [<{'33' * 16}> <{'33' * 16}>]", objects=(secrets,))
 

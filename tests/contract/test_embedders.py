@@ -1,4 +1,4 @@
-"""The suite of embedders, run by each of them: the real models, and a real server."""
+"""The embedder suite, run on every embedder: real models, and a real server."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def minilm() -> Embedder:
 
 @pytest.fixture(scope="module")
 def with_fastembed(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
-    """The one model that is here, in a folder as fastembed keeps them."""
+    """Return the only local model, in the folder layout of fastembed."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "model.onnx").write_bytes(open_mapped(minilm_files._MODEL)[:])
     (folder / "tokenizer.json").write_bytes(open_mapped(minilm_files._TOKENS)[:])

@@ -1,4 +1,4 @@
-"""One suite on every kind of lease, holding a lease while work lasts, and clocks that cannot be relied on."""
+"""The lease suite, run on every kind of lease; renewal of a held lease; and unreliable clocks."""
 
 import itertools
 import random
@@ -81,7 +81,7 @@ class TestRedisLeases(LeaseSuite):
 
 
 class TestFileLeases(LeaseSuite):
-    """They end with their process, and not before."""
+    """Leases that end when their process ends, and not before."""
 
     @pytest.fixture
     def leases(self, tmp_path: Path) -> Iterator[Leases]:
@@ -188,7 +188,7 @@ def test_processes_never_hold_one_blob_lease_together(tmp_path: Path) -> None:
 
 
 def race(url: str, folder: Path, *, count: int, rounds: int) -> None:
-    """Each process counts in a file that only the holder may touch."""
+    """Run processes that each increment a counter in a file, which only the holder of the lease may change."""
     (folder / "count").write_text("0")
     run_at_once(*[start_ready(WORKER, url, folder, number, rounds) for number in range(count)])
     assert (folder / "count").read_text() == str(count * rounds)
@@ -309,7 +309,7 @@ def test_one_who_waits_asks_the_store_once_for_each_try() -> None:
 
 
 class UnwillingLeases:
-    """Grants a lease, then fails as configured."""
+    """Leases that are granted once, and then fail as configured."""
 
     def __init__(self, on_renew: Exception | None = None, on_release: Exception | None = None) -> None:
         self._leases = in_memory(SystemClock())

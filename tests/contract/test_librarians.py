@@ -1,4 +1,4 @@
-"""The suite of librarians, run by the examples."""
+"""The librarian suite, run on the examples."""
 
 import asyncio
 import importlib.util

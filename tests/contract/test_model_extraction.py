@@ -1,4 +1,4 @@
-"""Graphs with a model, against a real server that behaves as servers do."""
+"""Graphs from a language model, on a real server with faults."""
 
 import dataclasses
 import json
@@ -76,7 +76,7 @@ def test_a_chunk_that_fails_for_good_is_skipped_and_counted(model: ModelServer, 
 
 
 class DyingServer:
-    """Stops a server before it is asked for the n-th time."""
+    """A server that stops before its n-th request."""
 
     def __init__(self, extractor: EntityExtractor, model: ModelServer, calls: int) -> None:
         self._extractor, self._server, self._calls = extractor, model, calls

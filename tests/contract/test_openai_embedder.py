@@ -1,4 +1,4 @@
-"""Vectors from a real server that behaves as servers do."""
+"""Vectors from a real server with faults."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Replies that come in pieces, from a real server that behaves as servers do."""
+"""Streamed replies from a real server with faults."""
 
 import json
 from collections.abc import Iterator

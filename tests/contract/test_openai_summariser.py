@@ -1,4 +1,4 @@
-"""The summariser with a model, against a real server that behaves as servers do."""
+"""Summaries from a language model, on a real server with faults."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""Packages with an index where everything is in buckets: the feed, the archives and the store of the engine."""
+"""Packages with an index, with the feed, the archives and the engine's store in buckets."""
 
 from pathlib import Path
 from typing import Any

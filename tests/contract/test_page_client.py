@@ -1,4 +1,4 @@
-"""The page client against a real server: answers, limits, and faults."""
+"""The page client on a real server: answers, limits and faults."""
 
 import contextlib
 import datetime

@@ -1,4 +1,4 @@
-"""The page client under guard: no spelling, redirect or resolver leads it to an address that it must not contact."""
+"""The guarded page client: no spelling, redirect or resolver makes it contact a forbidden address."""
 
 import contextlib
 import datetime
@@ -142,7 +142,7 @@ REFUSED = re.compile(
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
-    """Names of this test, and the system's own reading of everything else."""
+    """Resolve the names of this test; leave other names to the system."""
     return NAMES[host][0] if host in NAMES else resolve_host(host, port)
 
 
@@ -182,7 +182,7 @@ def test_no_spelling_leads_inside(server: PageServer, spelling: str) -> None:
 
 @pytest.mark.parametrize("spelling", [one for one in SPELLINGS if one.isascii() and "\r" not in one], ids=ascii)
 def test_no_redirect_leads_inside(spelling: str) -> None:
-    """Here 127.0.0.1 stands for the public web, so the forbidden server listens elsewhere."""
+    """The test treats 127.0.0.1 as the public web, so the forbidden server has another address."""
     with PageServer() as public, PageServer("127.0.0.2") as private:
         location = spelling.replace("127.0.0.1", "127.0.0.2").replace("{port}", str(private.port))
         public.pages["/start/"] = redirect(location)
@@ -245,7 +245,7 @@ def test_a_kept_connection_uses_the_address_that_was_checked(server: PageServer)
 
 
 def test_a_connection_uses_the_resolved_public_address() -> None:
-    """There is no network here, so the attempt fails; what counts is that nothing refuses it."""
+    """The attempt fails without a network; the test checks that the guard does not refuse it."""
     names = Names({"public.example": [["192.0.43.8"]]})
     client = PageClient(
         timeout_seconds=1, max_bytes=1, allow_private_addresses=False, clock=SystemClock(), resolve=names
@@ -284,7 +284,7 @@ def trusting(authority: Path) -> Iterator[None]:
 
 
 def write_certificate(folder: Path, name: str) -> Path:
-    """A certificate for this name that vouches for itself, and its key."""
+    """Write a self-signed certificate for this name, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

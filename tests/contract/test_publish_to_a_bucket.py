@@ -1,4 +1,4 @@
-"""Publishing to a bucket and installing from it: the real command, a real S3 server."""
+"""Publishing to a bucket and installing from it, with a real S3 server."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A librarian behind HTTP, asked over a real connection."""
+"""A remote librarian over a real HTTP connection."""
 
 import json
 import threading
@@ -19,7 +19,7 @@ ENDPOINT = "/librarians/handbook/ask"
 
 @dataclass
 class Far:
-    """The other side: what it was sent, and what it says."""
+    """The remote server: its requests, and its scripted answers."""
 
     url: str = ""
     status: int = 200

@@ -1,4 +1,4 @@
-"""Commands as sources: what they print counts as far as it is whole, and no process outlives its run."""
+"""Commands as sources: whole lines count, and no process outlives its run."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def run_script(folder: Path, script: str, *, seconds: float = LONG, max_bytes: i
 
 
 def print_lines(*lines: Any) -> str:
-    """Return a shell script that prints these values as JSON, and texts as they are."""
+    """Return a shell script that prints these values as JSON, and strings unchanged."""
     texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
     return "cat <<'END'\n" + "".join(f"{text}\n" for text in texts) + "END\n"
 
@@ -245,7 +245,7 @@ def test_a_failing_command_is_reported_with_the_end_of_its_standard_error(tmp_pa
     script = print_lines({"id": "a", "text": "1"}, {"complete": True})
     script += "seq 100000 >&2; printf 'out of \\033[31mtea' >&2; exit 3"
     events, reason = read_until_fault(run_script(tmp_path, script))
-    assert [type(event) for event in events] == [Item]  # not complete: nothing is deleted
+    assert [type(event) for event in events] == [Item]  # incomplete, so nothing is deleted
     assert reason == "the command ended with status 3: 99997 99998 99999 100000 out of \ufffd[31mtea"
 
 

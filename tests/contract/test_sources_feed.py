@@ -1,4 +1,4 @@
-"""Feeds as sources: RSS, Atom and RDF with their entries, and feeds made to harm."""
+"""Feeds as sources: RSS, Atom and RDF, and hostile feeds."""
 
 import contextlib
 from collections.abc import Iterator

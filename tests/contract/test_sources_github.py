@@ -1,4 +1,4 @@
-"""The example of a connector against a scripted server: paging, the cursor, the token and rate limits."""
+"""The example connector on a scripted server: paging, the cursor, the token and rate limits."""
 
 import json
 import sys

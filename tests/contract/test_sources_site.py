@@ -1,4 +1,4 @@
-"""Sites as sources: what a crawl finds, what it leaves alone, and how it behaves towards a server."""
+"""Sites as sources: the pages that a crawl finds, the pages that it skips, and its load on the server."""
 
 import gzip
 import threading
@@ -46,7 +46,7 @@ _clients: dict[str, PageClient] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def close_clients() -> Iterator[None]:
-    """Close the clients that the tests share: making one loads all certificates of the system."""
+    """Close the shared clients. Tests share them because creating one loads all certificates of the system."""
     yield
     for client in _clients.values():
         client.close()

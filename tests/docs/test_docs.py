@@ -1,4 +1,4 @@
-"""The documentation says what the code does, and what it tells people to type works."""
+"""The documentation matches the code, and its commands work."""
 
 import dataclasses
 import re
@@ -34,7 +34,7 @@ def text_of(path: Path) -> str:
 
 
 def blocks_of(path: Path, language: str) -> list[str]:
-    """Contents of the fenced blocks of a language, in order."""
+    """Return the fenced blocks of a language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text_of(path), flags=re.MULTILINE | re.DOTALL)
 
 
@@ -115,7 +115,7 @@ def listed_rules() -> set[str]:
 
 
 def rules_with_a_test() -> set[str]:
-    """The ids in `pytest.mark.rule("...")` anywhere below tests/."""
+    """Return the ids in every `pytest.mark.rule("...")` below tests/."""
     marks = (
         mark for path in (ROOT / "tests").rglob("*.py") for mark in re.findall(r"mark\.rule\(([^)]*)\)", text_of(path))
     )
@@ -173,7 +173,7 @@ def pages_linked_from(page: Path) -> set[Path]:
 
 
 def test_the_index_leads_to_every_page() -> None:
-    """The index links to every page but the decisions, which have an index of their own."""
+    """The index links to every page except the decisions, which have a separate index."""
     docs = ROOT / "docs"
     linked = pages_linked_from(docs / "index.md") | pages_linked_from(docs / "decisions" / "README.md")
     assert sorted(set(docs.rglob("*.md")) - linked - {docs / "index.md"}) == []
@@ -185,7 +185,7 @@ def test_no_page_that_people_write_has_more_than_two_thousand_words() -> None:
 
 
 def test_every_guide_shows_a_command_in_its_first_ten_lines() -> None:
-    """A title and a sentence may come first, and then the reader can type something."""
+    """Only a title and a short introduction may come before the command."""
     guides = sorted((ROOT / "docs" / "guides").glob("*.md"))
     openings = {page.name: "\n".join(text_of(page).splitlines()[:10]) for page in guides}
     assert [
@@ -207,7 +207,7 @@ def test_a_note_of_a_change_says_first_what_kind_it_is() -> None:
 
 @pytest.fixture
 def clone(workplace: Workplace) -> Workplace:
-    """A folder with the example KB, and the command on the path, as in a clone after `make demo`."""
+    """Return a folder with the example KB and the command on the path, as in a clone after `make demo`."""
     handbook = ROOT / "examples" / "handbook"
     for path in handbook.rglob("*.md"):
         copy = workplace.folder / "examples" / "handbook" / path.relative_to(handbook)

@@ -1,4 +1,4 @@
-"""A place for KBs, and processes that write to them, started once for each module of tests."""
+"""A folder with KBs, and worker processes that write to them. Workers start once per test module."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""A day of life in one process, by a clock that is set by hand: it takes in the evening what it took in the morning.
+"""A simulated day in one process, with a manual clock: resource use does not grow.
 
-Every quarter of an hour the sources are synced, documents written, replaced and deleted, and a query is asked; every
-half hour shards are compacted and the cache is swept; every hour garbage is collected.
-`PAIR_LIFE_HOURS` makes it another time than a day.
+Every quarter of an hour, sources are synced, documents are written, replaced and deleted, and a query runs. Every
+half hour, shards are compacted and the cache is swept. Every hour, garbage is collected.
+`PAIR_LIFE_HOURS` sets another length.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ TICK_SECONDS = 900.0
 KB = "default"
 FILES, PAGES = 8, 24
 POOLED_THREADS = 4
-"""That fetch shards together, and are started when they are first needed: engine.query_shard_parallelism."""
+"""Threads that fetch shards in parallel, started on first use: engine.query_shard_parallelism."""
 WORDS = ("river", "bridge", "castle", "garden", "engine", "Ada Lovelace", "Alan Turing", "harbour")
 
 
 @dataclass
 class Taken:
-    """What a process and its KB hold."""
+    """The resources that a process and its KB use."""
 
     store_bytes: int
     store_blobs: int
@@ -59,7 +59,7 @@ class Taken:
 
 
 class Sources(SyncService):
-    """The sync stage of a project, for a KB."""
+    """The sync of a project into a KB."""
 
     def __init__(self, project: Project) -> None:
         super().__init__(Settings())
@@ -81,7 +81,7 @@ class Sources(SyncService):
 
 
 class Life:
-    """One KB, all that is done to it, and what it should hold."""
+    """One KB, the operations on it, and its expected content."""
 
     def __init__(self, folder: Path) -> None:
         self.project = Project(folder)
@@ -153,7 +153,7 @@ class Life:
         assert self.faults == []
 
     def tidied(self) -> None:
-        """Delete files that are only kept for their grace period."""
+        """Delete files that are kept only for their grace period."""
         self.kb.maintenance.compact(everything=True)
         self.kb.search("river", mode="adaptive", limit=100)
         self.clock.advance(7200.0)

@@ -1,4 +1,4 @@
-"""Three outcomes: an answer, passages that may help, or nothing; and questions that are hard to understand."""
+"""The three outcomes of a question: answer, passages, nothing; and questions that are hard to analyse."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`kill -9` at every step of an import and of a repair: all of the old KB is there or all of the new one."""
+"""`kill -9` at every step of an import and a repair leaves the whole old KB or the whole new one."""
 
 import shutil
 import signal
@@ -21,7 +21,7 @@ REPAIR_STEPS = [("upload", 2), ("uploaded", 1), ("lease", 1), ("copy", 1), ("swa
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A KB, and what another one exported; made once."""
+    """Return a KB and the export of another one, made once."""
     folder = tmp_path_factory.mktemp("stored")
     with opened(folder) as kb:
         kb.upsert(numbered(5))

@@ -91,7 +91,7 @@ def test_files_fetched_into_a_deleted_cache_are_used_again(tmp_path: Path) -> No
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A separate small file system, if this process may mount one."""
+    """Mount a small file system, if this process may."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -106,7 +106,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def filled(place: Path) -> Path:
-    """A file of another program that takes all the space that is left."""
+    """Fill the remaining space with a file of another program."""
     path = place / "filler"
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:

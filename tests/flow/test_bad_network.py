@@ -1,6 +1,6 @@
-"""A server whose way to its bucket cuts, delays, corrupts and resets: real SeaweedFS behind a proxy with a seeded plan.
+"""A server with a bad network to its bucket: a real SeaweedFS behind a proxy with seeded faults.
 
-`PAIR_BAD_NETWORK_ROUNDS` makes it longer.
+`PAIR_BAD_NETWORK_ROUNDS` sets the number of rounds.
 """
 
 import collections
@@ -40,14 +40,14 @@ DAMAGED = "E207"
 
 @dataclass
 class Line:
-    """A bucket, and the proxy on the way to it."""
+    """A bucket behind the proxy."""
 
     s3: S3Server
     proxy: BadProxy
 
     @contextlib.contextmanager
     def open(self, folder: Path, prefix: str) -> Iterator[KnowledgeBase]:
-        """A KB that reaches its store through the proxy."""
+        """Open a KB that uses the store through the proxy."""
         store = dataclasses.replace(self.s3, options=dataclasses.replace(self.s3.options, endpoint_url=self.proxy.url))
         with open_kb("default", store=store.store(prefix), settings=engine_settings(folder, lease="blob")) as kb:
             yield kb
@@ -63,7 +63,7 @@ def line(s3: S3Server) -> Iterator[Line]:
 
 
 def on(part: str, trouble: Trouble, *, times: int = 1_000_000, method: str = "GET") -> Plan:
-    """Plan a fault for the first requests for such a path."""
+    """Return a plan with a fault for the first requests whose path has this part."""
     left = [times]
 
     def plan(asked: str, path: str) -> Trouble:
@@ -160,7 +160,7 @@ def test_a_lease_that_arrives_corrupted_is_not_taken_from_its_holder(line: Line)
 
 
 class Bystander:
-    """Writes and reads through a server, and knows what may be found."""
+    """A client that writes and reads through a server, and knows the allowed results."""
 
     def __init__(self, server: Served, seed: int) -> None:
         self._server = server

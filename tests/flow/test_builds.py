@@ -38,7 +38,7 @@ MANY: dict[str, Any] = {**MANY_SHARDS, "build_part_bytes": PART_BYTES, "graph": 
 
 
 def pages(count: int, version: str = "") -> list[Document]:
-    """Return documents; about ten of them make a part."""
+    """Return documents. About ten of them make a part."""
     return [
         Document(
             f"page-{number:03}",
@@ -56,7 +56,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 class InThisProcess:
-    """A runner without processes, which keeps what it was given."""
+    """A runner without processes, which records its tasks."""
 
     def __init__(self, settings: Settings) -> None:
         self.workers = 1
@@ -142,7 +142,7 @@ def test_workers_are_taken_where_they_pay_for_themselves_and_no_document_is_lost
 
 
 def test_processes_build_the_same_kb_as_a_plain_ingest(tmp_path: Path) -> None:
-    """Many shards of several runs, which compaction then puts in order."""
+    """The load makes many shards in several runs, which compaction then merges."""
     documents, settings = pages(60), engine_settings(tmp_path, **MANY)
     told: list[BuildProgress] = []
     with open_kb(KB, settings=settings) as built, runner("local", KB, settings, 2) as workers:
@@ -237,7 +237,7 @@ def test_documents_that_others_wrote_meanwhile_stay_and_the_same_ids_are_replace
 
 def test_two_who_build_the_same_at_once_do_not_harm_each_other(settings: Settings) -> None:
     def building(then: Callable[[KnowledgeBase], object]) -> Callable[[], object]:
-        """A build that is overtaken by another one of the same, when it has everything but the swap."""
+        """Run a build, and another build of the same documents before its swap."""
         done: list[bool] = []
 
         def overtake(progress: BuildProgress) -> None:
@@ -269,13 +269,13 @@ def test_two_who_build_the_same_at_once_do_not_harm_each_other(settings: Setting
 
 
 def peak_bytes(process: int) -> int:
-    """The most memory that it ever had."""
+    """Return the peak memory of a process."""
     status = Path(f"/proc/{process}/status").read_text()
     return 1024 * int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0])
 
 
 def test_the_memory_of_a_worker_does_not_grow_with_the_documents(tmp_path: Path) -> None:
-    """Compared are its peaks after some parts, when it has all that it needs, and after many more."""
+    """The test compares the peak after a few parts, when everything is loaded, with the peak after many more."""
     settings = engine_settings(tmp_path, build_part_bytes=500_000, compaction_enabled=False)
     text_bytes, few, many = 10_000, 300, 800
     words = " ".join(f"word{number}" for number in range(text_bytes // 4))
@@ -370,11 +370,11 @@ def test_an_interrupted_build_leaves_the_kb_unchanged_and_is_resumed(
     assert len(found["documents"] if isinstance(found, dict) else found) == 60
 
 
-# ── Ray ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Ray ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def processes_of_ray() -> list[int]:
-    """That build something for this process."""
+    """Return the Ray processes that work for this process."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -419,7 +419,7 @@ class _StoppedError(Exception):
 
 
 def interrupted(settings: Settings, documents: list[Document], parts: int) -> None:
-    """A build that is stopped after this number of parts."""
+    """Run a build that is stopped after this number of parts."""
 
     def stop(progress: BuildProgress) -> None:
         if len(records_in(settings)) >= parts:

@@ -29,7 +29,7 @@ VARIABLES = {
 
 
 def skewed(folder: Path, skew_seconds: int, **variables: str) -> Served:
-    """A server whose clock is this many seconds ahead."""
+    """Run a server whose clock is this many seconds ahead."""
     server = Served(folder, **variables)
     server.program = [skewed_serve.__file__, str(skew_seconds)]
     return server
@@ -42,11 +42,11 @@ class Site:
     fast: Served
 
     def stored(self) -> set[str]:
-        """Folders of shards that are in the bucket."""
+        """Return the folders of shards in the bucket."""
         return {each.key.rpartition("/")[0] for each in self.s3.store("skewed").list(shards_prefix(KB))}
 
     def dropped(self) -> set[str]:
-        """That no manifest names any more, and readers may still use."""
+        """Return the folders that the manifest has dropped and readers may still use."""
         blob = read_blob(self.s3.store("skewed"), manifest_key(KB))
         return {each.folder for each in from_bytes(blob, "manifest").dropped}
 

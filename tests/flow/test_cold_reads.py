@@ -1,4 +1,4 @@
-"""A new process asks a KB on a real S3 server: what it fetches, in how many turns, and that answers are the same."""
+"""A new process searches a KB on a real S3 server: fetched bytes, sequential round trips, and equal answers."""
 
 import dataclasses
 import shutil
@@ -36,7 +36,7 @@ CUT = {
 }
 DELAY_SECONDS = 0.05
 LONG_DELAY_SECONDS = 0.4
-"""Long beside what it takes to begin a request on a busy machine, so that those of one turn overlap."""
+"""Longer than the start of a request on a busy machine, so that parallel requests overlap."""
 
 
 def texts() -> list[str]:
@@ -48,13 +48,13 @@ def texts() -> list[str]:
 
 @dataclass
 class Stored:
-    """A KB of many shards in a bucket, with a proxy before it."""
+    """A KB of many shards in a bucket, behind a proxy."""
 
     s3: S3Server
     proxy: SlowProxy
     size_bytes: int
     reference: KnowledgeBase
-    """The same, of which everything is here."""
+    """The same KB with all shards in its cache."""
 
     def opened(self, cache: Path, prefix: str = "cold", **policy: Any) -> KnowledgeBase:
         options = dataclasses.replace(self.s3.options, endpoint_url=self.proxy.url)

@@ -1,4 +1,4 @@
-"""Changes between two versions of a KB do not depend on its shards."""
+"""The differences between two versions of a KB do not depend on its shards."""
 
 import itertools
 import random

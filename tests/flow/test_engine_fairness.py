@@ -1,4 +1,4 @@
-"""Writers that never pause do not keep others waiting; garbage collection waits for its turn."""
+"""Writers that never pause do not starve others, and garbage collection waits for its turn."""
 
 import itertools
 import os
@@ -19,24 +19,30 @@ KB = "kb"
 CALLS = 2_000
 """More writes than a writer makes before it is stopped."""
 LEAST_TURNS = 36
-"""Of all writers together, while all of them write."""
+"""Minimum number of turns of all writers together, while all of them write."""
 LONGEST_WAIT_TURNS = 25
-"""Of others, between two of one writer: with three that are equally likely to be next, once in 30,000 waits."""
+"""Maximum number of turns of others between two of one writer.
+
+With three equally likely writers, a longer wait occurs once in 30,000 waits.
+"""
 PATIENCE_SECONDS = 120.0
 
 
 def calls_of(writer: int) -> Sequence[Call]:
-    """Write one small document after another."""
+    """Return calls that write one small document each."""
     return [("upsert", {f"{writer}-{number}": [float(writer), float(number), *[0.0] * 6]}) for number in range(CALLS)]
 
 
 def versions_of(log: Path) -> list[int]:
-    """That a writer has published."""
+    """Return the versions that a writer has published."""
     return [noted.report["manifest_version"] for noted in read_log(log) if not noted.error]
 
 
 def write_together(workers: Workers, folder: Path, options: dict[str, Any], count: int) -> list[list[int]]:
-    """Versions of each of several processes, until all of them together made enough after the last one had begun."""
+    """Run several writers until they have made enough versions after the last one started.
+
+    Return the versions of each.
+    """
     logs = [folder / f"log-{number}" for number in range(count)]
     pids = [
         workers.start(Job(KB, options, calls_of(number), str(log), insists=True)) for number, log in enumerate(logs)

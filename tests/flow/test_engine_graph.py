@@ -1,4 +1,4 @@
-"""Graphs on their way: made while documents are stored, kept by compaction, pruned with their documents."""
+"""Graphs: made while documents are stored, kept by compaction, removed with their documents."""
 
 from pathlib import Path
 

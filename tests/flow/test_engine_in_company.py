@@ -1,6 +1,6 @@
-"""A KB whose store loses answers while other processes change it: callers get true results.
+"""A store that loses answers while other processes change the KB: callers still get true results.
 
-The histories that the simulation of tests/property found, each by itself.
+Each test is a history that the simulation in tests/property found.
 """
 
 import os
@@ -35,7 +35,7 @@ def document(name: str) -> Document:
 
 
 class Trap:
-    """A plan that does something at the first request of a kind."""
+    """A plan that calls a function at the first request of a kind."""
 
     def __init__(self, operation: str, key_part: str) -> None:
         self._awaited = (operation, key_part)
@@ -49,7 +49,7 @@ class Trap:
         return next(self.faults, "none") if "manifest" in key else "none"
 
     def spring(self) -> None:
-        """Something happens between two requests."""
+        """Call the function, between two requests."""
 
 
 def test_listing_knows_what_is_gone_from_each_of_several_shards() -> None:

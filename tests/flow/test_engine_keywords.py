@@ -1,4 +1,4 @@
-"""The keywords of documents on their way through writes, deletes and compactions."""
+"""The keywords of documents after writes, deletions and compactions."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def manifest_of(ground: Ground) -> Manifest:
 
 
 def found(ground: Ground, query: str) -> dict[str, float]:
-    """Scores by document, of all that the keywords of all shards find."""
+    """Return the keyword score of every document that is found."""
     shards = manifest_of(ground).shards
     cache = ShardCache(ground.blobs(), ground.cache, ManualClock())
     opened = [cache.open(shard) for shard in shards]

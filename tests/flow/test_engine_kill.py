@@ -1,4 +1,4 @@
-"""`kill -9` at every step of a write, a compaction and a collection; what is left agrees with a plain dict."""
+"""`kill -9` at every step of a write, a compaction and a collection; the remaining KB equals a plain dictionary."""
 
 import hashlib
 import itertools
@@ -54,7 +54,7 @@ Model = dict[str, tuple[float, ...]]
 
 
 class Ground:
-    """A KB in a folder, and what should be in it."""
+    """A KB in a folder, and its expected content."""
 
     def __init__(self, folder: Path, seed: int, keep_versions: int = 0) -> None:
         """`keep_versions`: the setting of the killed writers; the reader that checks afterwards keeps none."""
@@ -148,7 +148,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def strike(ground: Ground, workers: Workers, at: tuple[str, int] | None, after_seconds: float = 0.0) -> bool:
-    """Kill a process at a step or after a time, and check what is left. Return whether the kill took effect."""
+    """Kill a process at a step or after a time, and check the remaining KB. Return whether the kill took effect."""
     calls = ground.calls()
     log = ground.folder / f"log-{next(NUMBERS)}"
     options = ground.options | {"keep_versions": ground.keep_versions}

@@ -1,4 +1,4 @@
-"""Writers that stall, leases that end, Redis that goes away, clocks that jump, readers and writers that come late."""
+"""Stalled writers, expired leases, an unavailable Redis, clock jumps, and delayed readers and writers."""
 
 import contextlib
 import datetime
@@ -34,9 +34,9 @@ from support.redis_server import RedisServer, running_redis
 
 KB = "kb"
 SHORT_SECONDS = 1.0
-"""Of a lease that is to end in mid-write."""
+"""The length of a lease that ends during a write."""
 LONG_SECONDS = 600.0
-"""Of one that is not, however slow the machine."""
+"""The length of a lease that does not end, however slow the machine."""
 Vectors = dict[str, tuple[float, ...]]
 
 
@@ -55,7 +55,7 @@ def ignore(_name: str) -> None:
 
 
 class Ground:
-    """A KB in a folder, for this process and others."""
+    """A KB in a folder that this process and others use."""
 
     def __init__(self, folder: Path, workers: Workers, **options: Any) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class Ground:
         return open_kb(KB, settings=settings_of(self.options | options), on_step=on_step)
 
     def stalled(self, call: Call, step: str, occurrence: int = 1) -> int:
-        """A process that stopped just before a step. It tries each call once, and again when it met a conflict."""
+        """Start a process that stops just before a step. It repeats a call only after a conflict."""
         at = (step, occurrence, signal.SIGSTOP)
         job = Job(KB, self.options | {"write_attempts": 1}, [call], str(self.log), at=at, insists=True)
         pid = self.workers.start(job)
@@ -81,7 +81,7 @@ class Ground:
         return pid
 
     def resumed(self, pid: int) -> tuple[str, dict[str, Any]]:
-        """The error of the call that was stalled, if it met one, and its report in the end."""
+        """Continue the process. Return the error of the stalled call, if there was one, and the final report."""
         before = len(read_log(self.log))
         os.kill(pid, signal.SIGCONT)
         assert self.workers.wait(pid) == 0
@@ -93,7 +93,7 @@ class Ground:
         return {info.key for info in self.store.list(shards_prefix(KB))}
 
     def named(self) -> dict[str, str]:
-        """The SHA-256 of each shard's file, by key."""
+        """Return the SHA-256 of each shard file, by key."""
         shards = from_bytes(read_blob(self.store, manifest_key(KB)), manifest_key(KB)).shards
         return {shard.key(role): shard.files[role].sha256 for shard in shards for role in shard.files}
 
@@ -117,7 +117,7 @@ def assert_answers(kb: KnowledgeBase, *expected: Vectors) -> None:
 
 
 def collect_when_free(kb: KnowledgeBase) -> GarbageReport:
-    """Until the lease of the one that stalls is over."""
+    """Collect garbage as soon as the lease of the stalled writer has ended."""
     while True:
         try:
             return kb.maintenance.collect(grace_seconds=0)
@@ -442,7 +442,7 @@ def test_clock_that_jumps_in_mid_write_neither_ends_a_lease_nor_keeps_it(
 
 
 def tidied(ground: Ground) -> None:
-    """Another process merges all shards, and collects those that were there before without any grace."""
+    """Compact all shards in another process, and collect the old ones without a grace period."""
     log = ground.folder / f"log-{next(NUMBERS)}"
     assert ground.workers.run(Job(KB, ground.options, [("compact", None), ("collect", 0)], str(log))) == 0
     assert [each.error for each in read_log(log)] == ["", ""]
@@ -464,7 +464,7 @@ def test_reader_with_an_old_manifest_and_an_empty_cache_answers_from_the_current
 
 
 class MeddledStore(LocalStore):
-    """Lets something happen between the manifest that was read and the first shard that is fetched."""
+    """A store that calls a function after the manifest is read and before the first shard is fetched."""
 
     meanwhile: Callable[[], None] | None = None
 

@@ -1,6 +1,6 @@
-"""Many processes write to one KB at once: nothing that was acknowledged is lost, nothing is there twice.
+"""Many processes write to one KB at once: no acknowledged document is lost or stored twice.
 
-`HYPOTHESIS_PROFILE=nightly` makes them write as much as the specification says.
+With `HYPOTHESIS_PROFILE=nightly`, they write the amount that the specification demands.
 """
 
 import os
@@ -26,9 +26,9 @@ KB = "kb"
 IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 WRITERS = 16
 BATCHES = 50 if IS_NIGHTLY else 8
-"""A write waits for the disk a dozen times, and they come one after another: 800 of them take minutes."""
+"""Batches of each writer. A write waits for the disk a dozen times, so 800 consecutive writes take minutes."""
 S3_BATCHES = 50 if IS_NIGHTLY else 3
-"""A write to the test's S3 server takes a third of a second, and seconds when the others are in its way."""
+"""Batches on S3. A write to the test server takes a third of a second, and seconds with concurrent writers."""
 FIRST_ROUNDS = 100 if IS_NIGHTLY else 12
 CONTESTED = "contested"
 CONFLICTS = {"E202", "E203"}
@@ -41,7 +41,7 @@ def workers() -> Iterator[Workers]:
 
 
 def calls_of(writer: int, batches: int) -> list[Call]:
-    """Write batches of one to three own documents, and every fourth time one that all writers share."""
+    """Return batches of one to three own documents; every fourth batch has one that all writers share."""
     dice = random.Random(writer)
     calls: list[Call] = []
     for batch in range(batches):
@@ -125,7 +125,7 @@ def test_writers_compactor_collector_and_reader_do_not_get_in_each_others_way(wo
 
 
 def seen_while_alive(reader: KnowledgeBase, pids: list[int]) -> Iterator[int]:
-    """Search until all of these have ended; gives the versions of the manifest that were searched."""
+    """Search until these processes have ended; return the versions that were searched."""
     while any(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" for pid in pids):
         if reader.stats().manifest_version:
             hits = reader.search_vector([0.0] * 8, limit=1000)

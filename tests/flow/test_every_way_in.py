@@ -1,4 +1,4 @@
-"""The same bytes through a folder, a link, an ingest and an upload are the same document."""
+"""The same bytes make the same document, whether they come from a folder, a link, an ingest or an upload."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ DOCUMENTS: dict[str, tuple[bytes, str]] = {
 
 
 def describe(document: dict[str, Any], name: str) -> tuple[str, str, dict[str, Any]]:
-    """Text, title and metadata; without a title, a page is titled by its address, a file by its name."""
+    """Return text, title and metadata. Without a title, a page has its address as title, and a file its name."""
     title = "" if document["title"].endswith(name) else document["title"]
     metadata = {key: value for key, value in document["metadata"].items() if key != "kind"}
     return document["text"], title, metadata

@@ -1,4 +1,4 @@
-"""fsck: every kind of damage to a single file is found; what repairs it leaves the same exact answers."""
+"""fsck finds every kind of damage to a single file, and a repair restores the same exact answers."""
 
 import shutil
 import threading
@@ -47,7 +47,7 @@ PAGES = [
 
 
 def write_package(kb: KnowledgeBase, path: Path) -> None:
-    """Write what a package with an index has of the shards."""
+    """Write a package with the index of the KB."""
     with zipfile.ZipFile(path, "w") as package:
         for file in kb.backup.pack_index().files:
             package.writestr(f".pair-index/{file.name}", b"".join(kb.backup.read_packed(file)))
@@ -55,7 +55,7 @@ def write_package(kb: KnowledgeBase, path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Ground:
-    """Two shards, one with documents that are gone; made once."""
+    """Return a KB of two shards, one with deleted documents; made once."""
     ground = Ground(tmp_path_factory.mktemp("stored"), graph="text", chunker="structure")
     with ground.open() as kb:
         kb.upsert(PAGES)
@@ -98,7 +98,7 @@ def largest(ground: Ground) -> Path:
 
 
 def damaged(ground: Ground, role: str, damage: str) -> Path:
-    """The file of this role of the largest shard."""
+    """Damage the file of this role in the largest shard."""
     [path] = largest(ground).glob(f"*{ROLES[role]}")
     path.chmod(0o600)
     DAMAGES[damage](path)
@@ -117,7 +117,7 @@ def fsck(ground: Ground, **how: Any) -> FsckReport:
 
 
 def assert_mended(ground: Ground, expected: list[Any]) -> None:
-    """Return the documents as a reader with an empty cache sees them."""
+    """Check that a reader with an empty cache sees the expected documents."""
     shutil.rmtree(ground.cache, ignore_errors=True)
     assert fsck(ground).is_sound
     with ground.open() as kb:
@@ -157,7 +157,7 @@ def test_a_file_is_put_back_from_a_copy(
     assert [each.remedy for each in done.faults] == ["the local cache" if origin == "cache" else str(packages[0])]
     assert path.exists()
     with ground.open() as kb:
-        assert kb.version() == version  # the same bytes: no other manifest is needed
+        assert kb.version() == version  # the bytes are equal, so the manifest stays the same
     assert_mended(ground, expected)
 
 
@@ -485,7 +485,7 @@ def test_the_command_puts_a_whole_shard_back_from_a_package_with_its_index(synce
 
 @pytest.mark.parametrize("pattern", ["*.search *.duckdb", "shard-*"])
 def test_documents_that_sources_still_have_are_stored_again(synced: Workplace, pattern: str) -> None:
-    """With their names when these are known, else with their number."""
+    """The report lists their names if these are known, else their number."""
     before = synced.pair("search", "item3", "--exact", "--json").json["results"]
     shutil.rmtree(synced.folder / ".pair" / "cache")
     for each in pattern.split():

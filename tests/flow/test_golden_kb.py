@@ -1,4 +1,4 @@
-"""KBs that earlier versions wrote open in this one, are found in, changed and cared for: see tests/golden/README.md."""
+"""KBs of earlier versions can be opened, searched, changed and maintained: see tests/golden/README.md."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Questions to a KB: answers that can be checked, and honest ones where there is nothing to answer from."""
+"""Questions to a KB: verifiable answers, and clear statements that the KB has none."""
 
 import asyncio
 import dataclasses

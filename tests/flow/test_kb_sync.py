@@ -1,4 +1,4 @@
-"""Sources, index and engine in line with each other: real files, the whole of `sync`."""
+"""`sync` keeps sources, index and engine consistent."""
 
 import dataclasses
 import os
@@ -283,7 +283,7 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
 
 
 def test_a_source_that_changed_and_changed_back_is_stored_in_its_current_state(project: SyncedProject) -> None:
-    """The engine may read a file later than the index did: what it stores is known by what it read."""
+    """The engine may read a file later than the index. The stored revision is that of the text that was read."""
     project.sync_index()
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
     with project.open() as kb:

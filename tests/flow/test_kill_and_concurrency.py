@@ -1,4 +1,4 @@
-"""Processes that are killed at any moment, and many at once: the real command, real processes, a real server."""
+"""Commands that are killed at any moment, and many commands at once."""
 
 import random
 import signal
@@ -14,7 +14,7 @@ from support.server import Server
 
 PARTS = 5
 MOMENTS = 10
-"""Of each part: fifty in all, of which several workers have some."""
+"""Kills of each part: fifty in total, spread over test workers."""
 
 
 def run_timed(workplace: Workplace, *arguments: str) -> float:
@@ -24,7 +24,7 @@ def run_timed(workplace: Workplace, *arguments: str) -> float:
 
 
 def run_killed(workplace: Workplace, after_seconds: float, *arguments: str) -> bool:
-    """Kill -9 after a while; True when the process had not ended before."""
+    """Send SIGKILL after a delay. Return whether the process was still running."""
     with PREPARED.started(arguments, workplace.folder, workplace.environment) as copy:
         return copy.wait(after_seconds) is None and copy.kill() == -signal.SIGKILL
 

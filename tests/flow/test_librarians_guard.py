@@ -17,11 +17,11 @@ from support.threads import run_together
 
 SHORT = 0.1
 IN_TIME = 1.0
-"""Far more than is needed beyond a deadline, for a busy machine."""
+"""The allowed delay after a deadline: far more than needed, for a busy machine."""
 
 
 class Own(BaseException):
-    """Of a librarian's own making."""
+    """An exception class of a librarian."""
 
 
 class Unspeakable(Exception):  # noqa: N818
@@ -85,7 +85,7 @@ def test_invalid_response_becomes_an_error_that_names_the_fault(given: Any, name
 
 
 class Hostile:
-    """Says it is something else, and raises when asked."""
+    """An object that lies about its class, and raises when it is inspected."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -155,7 +155,7 @@ def blocking_for(seconds: float, began: threading.Event | None = None) -> Any:
 
 
 async def stubborn(query: str, context: Context | None = None) -> Response:
-    """Does not let itself be stopped, for a while."""
+    """Ignore cancellation for a while."""
     for _ in range(3):
         try:
             await asyncio.sleep(0.3)

@@ -1,4 +1,4 @@
-"""Delegation of questions: to one librarian, to several, with a fallback; and what the context passes on."""
+"""Delegation of questions: to one librarian, to several, and with a fallback; and the context of delegates."""
 
 import asyncio
 import logging
@@ -255,7 +255,7 @@ def test_the_fallback_of_one_that_blocks_is_asked(beside: tuple[str, ...]) -> No
 
 @pytest.mark.rule("librarian-23")
 def test_a_librarian_below_that_blocks_leaves_its_own_siblings() -> None:
-    """Deadlines shrink on the way down, so that each level has time to merge what it got."""
+    """Deadlines get shorter at each level, so that each level has time to merge its answers."""
     release = threading.Event()
     librarians = {
         "front": handing("middle", "nobody"),

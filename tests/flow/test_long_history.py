@@ -1,4 +1,4 @@
-"""Many versions, and copies that cannot be read: what a history costs, and what is collected when."""
+"""Many versions, and unreadable copies: the cost of a history, and garbage collection in it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def manifest_in(store: BlobStore) -> Manifest:
 
 @pytest.fixture(scope="module")
 def long_history() -> dict[str, bytes]:
-    """Return all blobs of a KB with many versions, each of which dropped a shard."""
+    """Return all blobs of a KB with many versions. Each version dropped a shard."""
     clock = ManualClock(NOON)
     store = MemoryStore(clock)
     with Ground(Path("unused"), keep_versions=1000, keep_days=365, lease="memory").open(store=store) as kb:
@@ -54,7 +54,7 @@ def long_history() -> dict[str, bytes]:
 
 
 class Past:
-    """That history in a separate store, an hour later."""
+    """The long history in a separate store, an hour later."""
 
     def __init__(self, blobs: dict[str, bytes]) -> None:
         self.clock = ManualClock(NOON)

@@ -1,4 +1,4 @@
-"""A manifest that is lost is not taken for a new KB; a first write that was killed is."""
+"""A lost manifest does not count as a new KB; a killed first write does."""
 
 import functools
 import os
@@ -23,12 +23,12 @@ from support.threads import run_together
 KB = "kb"
 VECTOR = [1.0] * 8
 KEEPING = [0, 10]
-"""Versions: with and without copies of manifests."""
+"""Settings with and without copies of manifests."""
 
 
 @pytest.fixture(params=KEEPING)
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    """Two versions, and then the manifest is gone."""
+    """Return a KB with two versions and a deleted manifest."""
     made = Ground(tmp_path, keep_versions=request.param)
     with made.open() as kb:
         kb.upsert(numbered(5))
@@ -181,7 +181,7 @@ def test_first_writers_of_one_kb_do_not_take_each_other_for_a_lost_manifest(work
 
 
 def test_first_writers_without_a_lease_between_them_all_succeed(tmp_path: Path) -> None:
-    """Each has its own leases, so that only the swap decides."""
+    """Each writer has its own leases, so only the swap decides."""
     ground = Ground(tmp_path, lease="memory")
     barrier, faults = threading.Barrier(4), list[BaseException]()
 

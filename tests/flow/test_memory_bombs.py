@@ -1,4 +1,4 @@
-"""Small files that say they hold more than any memory: refused, by a process that has little."""
+"""Small files that claim to hold more data than any memory are refused by a process with little memory."""
 
 import os
 import subprocess

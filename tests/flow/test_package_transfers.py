@@ -1,4 +1,4 @@
-"""Packages with an index that are updated over HTTP: killed while parts arrive, and by two at once."""
+"""Updates of packages with an index over HTTP: killed during transfers, and two at once."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def span_of(package: Path, is_wanted: Callable[[str], bool]) -> range:
 
 
 class Executioner:
-    """Kills a process when it asks for the bytes of a span, which it then does not get."""
+    """A server that kills a process when it requests the bytes of a span."""
 
     def __init__(self, span: range) -> None:
         self._span = span

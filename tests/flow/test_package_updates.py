@@ -1,4 +1,4 @@
-"""Packages with an index are updated and rolled back while others read, and killed in the middle."""
+"""Updates and rollbacks of packages with an index, with concurrent readers and kills."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def rooms(colour: str) -> dict[str, str | bytes]:
 
 @pytest.fixture
 def packages(tmp_path: Path) -> dict[str, Path]:
-    """Two versions in which every document differs."""
+    """Return two versions in which every document differs."""
     origin = Workplace(tmp_path / "origin")
     origin.environment |= {
         "PAIR__ENGINE__SHARD_TRIGGER_VECTOR_ROWS": "8",
@@ -64,7 +64,7 @@ def packages(tmp_path: Path) -> dict[str, Path]:
 
 @contextmanager
 def readers(workplace: Workplace, count: int) -> Iterator[list[dict[str, object]]]:
-    """Processes that search until the block ends; what they saw is in the list afterwards."""
+    """Run processes that search until the block ends. The yielded list then has their results."""
     stop = workplace.folder / "stop"
     started = [
         subprocess.Popen(

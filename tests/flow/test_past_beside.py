@@ -1,4 +1,4 @@
-"""Earlier versions beside the current one: they share its open files, are limited in number, and are closed again."""
+"""Earlier versions that are open beside the current one share its open files, are limited, and are closed."""
 
 import gc
 import os
@@ -40,7 +40,7 @@ def colours(kb: KnowledgeBase) -> set[str]:
 
 
 def open_shards(folder: Path) -> set[str]:
-    """Folders of a cache in which this process has a file open, or in memory."""
+    """Return the folders of a cache in which this process has an open or mapped file."""
     gc.collect()
     links = (os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd"))
     mapped = (f"/{line.partition('/')[2]}" for line in Path("/proc/self/maps").read_text().splitlines())
@@ -185,7 +185,7 @@ def test_the_version_of_a_package_is_the_one_that_was_installed_last(ground: Gro
 
 
 def test_a_shard_that_is_collected_during_a_read_gives_an_answer_or_an_error(ground: Ground) -> None:
-    """The collection comes between any two requests of the reader."""
+    """The collection runs between any two requests of the reader."""
     outcomes = set[object]()
     for step in range(0, 12, 2):
         here = Ground(ground.folder / str(step), keep_versions=1)
@@ -222,7 +222,7 @@ def test_it_is_the_same_on_a_bucket(tmp_path: Path, s3: S3Server) -> None:
 
 
 class _Collecting:
-    """Before the n-th request of a reader, the version that it reads is removed."""
+    """A store that removes the version that is read before the n-th request."""
 
     def __init__(self, writer: KnowledgeBase, step: int) -> None:
         self._writer = writer
@@ -276,6 +276,6 @@ def test_readers_of_the_past_are_right_or_refused_while_it_is_written_rolled_bac
 
 
 def _again(done: threading.Event, told: dict[int, str]) -> Iterator[int]:
-    """Numbers of versions, the newest first, again and again."""
+    """List the versions repeatedly, and record their numbers, newest first."""
     while not done.is_set():
         yield from sorted(told, reverse=True)[:5]

@@ -1,4 +1,4 @@
-"""Vectors of another embedder for a live KB, with concurrent writers and kills."""
+"""Re-embedding of a live KB, with concurrent writers and kills."""
 
 import json
 import os
@@ -232,7 +232,7 @@ def test_documents_with_nothing_but_a_vector_are_named_and_nothing_is_done(groun
 
 
 class Meanwhile:
-    """Does something when a step comes for the n-th time."""
+    """A hook that calls a function when a step is reported for the n-th time."""
 
     def __init__(self) -> None:
         self.plans: dict[tuple[str, int], Callable[[], object]] = {}
@@ -445,7 +445,7 @@ def test_a_reader_learns_of_the_new_embedder_with_the_very_query_that_meets_it(g
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A KB of more texts than one batch has, in two shards."""
+    """Return a KB with more texts than one batch, in two shards."""
     ground = Ground(tmp_path_factory.mktemp("large"))
     with ground.open() as kb:
         kb.upsert([Document(f"doc-{number:04}", f"word{number} and item{number * 7}") for number in range(BATCH + 40)])

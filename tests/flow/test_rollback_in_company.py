@@ -1,4 +1,4 @@
-"""A roll-back while others are at work: what began before it does not undo it, and says so."""
+"""Rollbacks during other operations: operations that began earlier do not undo the rollback, and report it."""
 
 import os
 import signal
@@ -74,12 +74,12 @@ def listed(workplace: Workplace) -> set[str]:
 
 
 def folders_in(workplace: Workplace) -> set[str]:
-    """The number of shards, referenced or not."""
+    """Return all folders of shards, referenced or not."""
     return {path.parent.name for path in (workplace.folder / ".pair" / "store").rglob("*.search")}
 
 
 def named_by(workplace: Workplace) -> set[str]:
-    """Folders of shards of the current version."""
+    """Return the folders of shards of the current version."""
     manifest = (workplace.folder / ".pair" / "store" / manifest_key(KB)).read_bytes()
     return {each.folder.rpartition("/")[2] for each in from_bytes(manifest, "").shards}
 

@@ -1,4 +1,4 @@
-"""The router over several KBs: a question reaches the KB that answers it, for any descriptions."""
+"""The router: a question reaches the KB that answers it, whatever the descriptions say."""
 
 import asyncio
 import dataclasses
@@ -33,7 +33,7 @@ QUESTIONS = {
 
 @pytest.fixture(scope="module")
 def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
-    """Return one of two KBs, with librarians whose descriptions say nothing about them."""
+    """Return one of two KBs whose librarians have uninformative descriptions."""
     settings = engine_settings(tmp_path_factory.mktemp("routing"), embedder="static", embedding_dimension=0)
     entries = tuple({"id": name, "kb": name, "description": "Notes of a team"} for name in ("clocks", "kitchen"))
     settings = dataclasses.replace(settings, librarians=dataclasses.replace(settings.librarians, entries=entries))

@@ -1,4 +1,4 @@
-"""Three servers behind nginx, with the shipped configuration: one bucket, one Redis, no state of their own."""
+"""Three stateless servers behind nginx with the shipped configuration, one bucket and one Redis."""
 
 import collections
 import contextlib
@@ -29,7 +29,7 @@ class Site:
     servers: list[Served]
     key: str
     checks: list[dict[str, str]]
-    """What `pair doctor` said before anything was stored."""
+    """The output of `pair doctor` before the first write."""
 
     def server_of(self, request_id: str) -> int:
         """Return the server that answered."""
@@ -38,7 +38,7 @@ class Site:
         return found[0]
 
     def asked(self, kb_id: str = "") -> int:
-        """The server that a query about the KB went to."""
+        """Return the server that received a query about the KB."""
         headers = {"x-kb-id": kb_id} if kb_id else {}
         answer = self.client.post("/rag/query", json={"query": "lunch", "kb_id": kb_id}, headers=headers)
         assert answer.status_code == 200, answer.text
@@ -73,7 +73,7 @@ def running_nginx(folder: Path, ports: list[int]) -> Iterator[str]:
 
 
 def variables_of(s3: S3Server, redis: RedisServer) -> dict[str, str]:
-    """Return the environment from the platform; all other settings are in the shipped configuration."""
+    """Return the environment variables that the platform sets. All other settings are in the shipped configuration."""
     return {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,

@@ -1,4 +1,4 @@
-"""A text that is stored very often: what a search names, counts and costs."""
+"""A text that is stored very often: the places that a search names and counts, and its cost."""
 
 import cProfile
 import json
@@ -19,7 +19,7 @@ MODES: Sequence[SearchMode] = ("hybrid", "keyword", "vector", "adaptive")
 
 
 def copies(count: int) -> list[Document]:
-    """Many of one text, in no order of their ids, and a few others."""
+    """Return many documents with one text, unordered, and a few others."""
     numbers = [number * 7919 % count for number in range(count)]
     others = [Document(f"other-{number:03}", f"A leap second, smear {number}, river {number}.") for number in range(60)]
     return [Document(f"copy-{number:06}", TEXT) for number in numbers] + others
@@ -71,7 +71,7 @@ def test_a_hit_names_twenty_other_places_and_counts_the_rest(crowded: dict[int, 
 def test_equally_good_copies_are_named_in_order_of_their_ids_in_every_layout(
     crowded: dict[int, Ground], tmp_path: Path
 ) -> None:
-    """Compare one shard with all copies to many shards with some each."""
+    """Compare one shard that has all copies with many shards that have a few each."""
     with crowded[MANY].open() as kb:
         one = kb.search(QUESTION, mode="keyword", limit=5)
     ground = Ground(tmp_path, ingest_batch_documents=2_000, compaction_enabled=False)

@@ -1,4 +1,4 @@
-"""Search with something broken: a damaged file in the store or in the cache, and an embedder that is not there."""
+"""Search with faults: a damaged file in the store or in the cache, and an unavailable embedder."""
 
 import dataclasses
 import shutil
@@ -28,7 +28,7 @@ ASKED: dict[str, set[SearchMode]] = {
     ".graph": {"graph", "adaptive"},
     ".search": set(MODES),
 }
-"""Which modes need a file."""
+"""The modes that need a file, by role."""
 
 every_mode = pytest.mark.parametrize("mode", MODES)
 every_file = pytest.mark.parametrize("suffix", [".keywords", ".graph"])
@@ -37,7 +37,7 @@ damages = pytest.mark.parametrize("damage", [flip_a_bit, truncate, Path.unlink])
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A KB of several shards, to be copied before something in it is broken."""
+    """Return a KB of several shards, which tests copy before they damage it."""
     folder = tmp_path_factory.mktemp("stored")
     ground = Ground(folder, graph="text", shard_trigger_vector_rows=6, max_vector_rows_per_shard=4)
     with ground.open() as kb:

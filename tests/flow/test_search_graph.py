@@ -1,4 +1,4 @@
-"""Graph search as users meet it: over several documents, after updates and deletes, with half a graph and without."""
+"""Graph search over several documents, after updates and deletions, and with a partial or missing graph."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ def along(**parameters: float | tuple[str, ...]) -> SearchOptions:
 
 
 def reached(kb: KnowledgeBase, question: str = QUESTION, **parameters: float | tuple[str, ...]) -> dict[str, float]:
-    """Graph scores of what the walk met."""
+    """Return the graph score of each hit that the walk reached."""
     found = kb.search(question, mode="graph", limit=50, options=along(**parameters))
     return {hit.document_id: hit.graph_score for hit in found if hit.graph_score}
 

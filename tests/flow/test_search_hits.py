@@ -1,4 +1,4 @@
-"""What hits tell: exact places, what matched, how the score came about; unlike each other, or in a reranker's order."""
+"""The content of hits: exact places, matches, explained scores; and their order by diversity or a reranker."""
 
 import itertools
 import math
@@ -168,7 +168,7 @@ def test_diversity_brings_up_what_is_unlike_and_keeps_the_best_first(kb: Knowled
 
 
 class ShortestFirst:
-    """Reads texts, and prefers the short ones."""
+    """A reranker that prefers short texts."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""How many hits, and which: more wanted than there are, ties, one document in thousands or none, near ones."""
+"""Limits and filters of a search: too few documents, ties, rare or no matches, and a maximum distance."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.engine_parts import Ground, ids_of, numbered, random_vectors, stats
 
 MANY = 3000
 QUERY = "What is known of Newtown?"
-"""The entity is in every document, or in every hundredth; all modes ask for it."""
+"""A query in every mode. Its entity is in every document, or in every hundredth."""
 
 every_mode = pytest.mark.parametrize("mode", MODES)
 fusing_modes = pytest.mark.parametrize("mode", ["hybrid", "graph", "adaptive"])
@@ -97,7 +97,7 @@ SAME = "The bridge over the Rhine at Oldtown is closed."
 
 @pytest.fixture(scope="module")
 def tied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
-    """Equal texts in several shards, stored in no order."""
+    """Return a KB with equal texts in several shards, stored unordered."""
     ground = Ground(
         tmp_path_factory.mktemp("tied"),
         embedder="static",
@@ -128,7 +128,7 @@ def test_equal_texts_are_one_hit_that_names_all_places(tied: KnowledgeBase, mode
 
 def test_equals_are_in_the_order_of_their_ids(tmp_path: Path) -> None:
     with Ground(tmp_path, graph="text", ingest_batch_documents=3, compaction_enabled=False).open() as kb:
-        # As many words, each as rare, at the same place: but not the same text.
+        # Different texts with equally many, equally rare words at the same place.
         kb.upsert([Document(f"{name}", f"zebra {name}{name}", vector=[1.0, *[0.0] * 15]) for name in "hcagebdf"])
         for mode in MODES:
             for limit in (3, 8):

@@ -1,4 +1,4 @@
-"""Any query in every mode: a deterministic answer, and the right one where words decide."""
+"""Any query in every mode: the result is deterministic, and right where words decide."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a score means: a probability that falls with the rank, compares across queries, and allows for no results."""
+"""Scores: probabilities that fall with the rank, compare across queries, and may be too low for any result."""
 
 import itertools
 from collections.abc import Iterator

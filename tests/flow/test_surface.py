@@ -1,7 +1,6 @@
 """The recorded public surface is unchanged: commands, formats, HTTP, MCP, errors, settings, Python.
 
-A change here is a change for users: look at the difference, then record it with `make golden` and say it in the change
-note.
+A difference is a change for users: review it, record it with `make golden`, and write a change note.
 """
 
 from pathlib import Path

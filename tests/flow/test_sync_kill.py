@@ -82,7 +82,7 @@ run.run()
 
 @dataclass(frozen=True)
 class Events:
-    """Sources by what the log of a run says about them."""
+    """The sources that the log of a run mentions, by event."""
 
     fetched: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
@@ -91,7 +91,7 @@ class Events:
 
 
 class Ground:
-    """The sources, and processes and runs over them, each with its own home."""
+    """A folder of sources, and the processes and runs over it, each with a separate home."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -121,7 +121,7 @@ class Ground:
         return PREPARED.started(["-c", RUNNER, *map(str, given)], home, dict(os.environ))
 
     def next_run(self, home: Path) -> Project:
-        """A whole run in this process, on what a kill left; its parts know what they were asked for."""
+        """Run in this process after a kill, with parts that record their calls."""
         project = Project(self._folder / f"next-{home.name}")
         project.places = self.places(home)
         project.clock = ManualClock(SystemClock().now())
@@ -162,7 +162,7 @@ def expected_index() -> str:
 
 
 def assert_files_parse_and_agree(ground: Ground, home: Path) -> None:
-    """The lists are those of the state; or the kill came between the renames, and they are ready to take place."""
+    """Check that the lists match the state, or that complete new files wait for their rename."""
     cache, index, llms = home / "index-cache.json", home / "index.txt", ground.places(home).llms
     assert llms is not None
     if not cache.exists():
@@ -176,7 +176,7 @@ def assert_files_parse_and_agree(ground: Ground, home: Path) -> None:
 
 
 def assert_what_was_finished_is_known(home: Path, events: Events) -> dict[str, dict[str, Any]]:
-    """Finished means that `put` returned: a page whose summary was asked for, a source that was said to be finished."""
+    """Check that no finished source is lost: one whose `put` returned, such as a page whose summary was requested."""
     known = store.read(home / "index-cache.json").state.sources
     settled = {source_id for source_id, record in known.items() if not record["summary_pending"]}
     assert events.asked & PAGES.keys() <= known.keys()

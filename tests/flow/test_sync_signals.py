@@ -1,4 +1,4 @@
-"""A sync that gets signals at every step of a save: real processes, real signals, once and twice.
+"""A sync that receives one or two signals at every step of a save, with real processes.
 
 `HYPOTHESIS_PROFILE=nightly` sends 200 rounds of them instead of 40.
 """
@@ -18,8 +18,8 @@ from support.prepared import PREPARED
 ROUNDS = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 40
 FILES = 30
 
-# Sends signals to itself just before the so-manieth step that touches a file of the project, whatever thread takes it:
-# one just before this step, and perhaps another before the next.
+# Sends a signal to itself before the n-th step that touches a file of the project, in any thread, and optionally
+# another one before the next step.
 STEPS = """
 import os, signal, sys, threading
 
@@ -93,7 +93,7 @@ sys.exit(status)
 
 
 class Round:
-    """One process in a separate project."""
+    """A process in a separate project."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ class Round:
         return next(int(line.split()[1]) for line in self.log if line.startswith("steps "))
 
     def check(self) -> set[str]:
-        """Both files show one state, and nothing else is left of the save; returns the sources that are in it."""
+        """Check that both files have one state and the save left no other file. Return the sources in the state."""
         names = {path.name for path in self.home.iterdir() if path.is_file()}
         left = {name for name in names if name.endswith(".tmp") or ".journal-" in name}
         assert not left

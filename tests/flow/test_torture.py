@@ -1,4 +1,4 @@
-"""Three servers through bad days: the short form of `python -m support.torture 120`."""
+"""The short form of the stress test `python -m support.torture 120`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Export and import: a KB is written to a file and restored unchanged in another place, without embedding."""
+"""Export and import: a KB is restored unchanged from a file in another place, without embedding."""
 
 import base64
 import gzip
@@ -46,7 +46,7 @@ PAGES = [
 
 @dataclass(frozen=True)
 class Origin:
-    """A KB in files, and what it says."""
+    """A KB in files, and its answers."""
 
     lines: Path
     listed: list[Any]
@@ -55,7 +55,7 @@ class Origin:
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
-    """Made once."""
+    """Return the KB, made once."""
     folder = tmp_path_factory.mktemp("origin")
     lines = folder / "backup.jsonl"
     with Ground(folder, **MANY_SHARDS, graph="text", chunker="structure").open() as kb:
@@ -76,7 +76,7 @@ def elsewhere(tmp_path: Path) -> Ground:
 
 
 def fill(kb: KnowledgeBase) -> None:
-    """Documents of two owners and of all kinds, with some that were replaced or deleted."""
+    """Store documents of two owners and all kinds; replace and delete some of them."""
     kb.upsert(numbered(30))
     kb.upsert(PAGES, owner="sync", chunk_size=600)
     kb.upsert([placed("own", [0.5] * 16), Document("dot", "."), Document("odd \ud800", "a lone \udfff one")])
@@ -373,7 +373,7 @@ def test_two_who_import_the_same_at_once_do_not_undo_each_other(ground: Ground, 
 def test_a_kb_moves_from_a_folder_to_a_bucket_and_back(
     origin: Origin, elsewhere: Ground, s3: S3Server, tmp_path: Path
 ) -> None:
-    """And what is damaged there is repaired there."""
+    """Damage in the bucket is repaired in the bucket."""
     lines = tmp_path / "back.jsonl.gz"
     store = s3.store("transfer")
     with elsewhere.open("in-bucket", store=store) as copy:

@@ -426,7 +426,7 @@ def test_a_copy_that_arrives_damaged_once_is_read_again_before_its_shards_are_ga
     spoilt: set[str] = set()
 
     class Spoiling(LocalStore):
-        """Of each copy, what arrives first is not whole."""
+        """A store that truncates the first read of each copy."""
 
         def get(self, key: str) -> Blob | None:
             blob = super().get(key)

@@ -1,4 +1,4 @@
-"""What the public API is given by mistake is refused with a typed error: the same here and over HTTP."""
+"""Wrong arguments of the public API are refused with a typed error, equally for local KBs and over HTTP."""
 
 import asyncio
 import dataclasses
@@ -30,7 +30,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[Any]:
-    """Nothing of all this is worth a request."""
+    """Return a KB on an unreachable server: wrong arguments are refused before any request."""
     with pair.connect("http://127.0.0.1:9", retries=0) as opened:
         yield opened
 

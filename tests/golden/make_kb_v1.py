@@ -1,6 +1,6 @@
-"""Writes the golden KB of schema 1: `python tests/golden/make_kb_v1.py tests/golden/kb-v1/store`, without `.zip`.
+"""Write the golden KB of schema 1: `python tests/golden/make_kb_v1.py tests/golden/kb-v1/store`, without `.zip`.
 
-Kept to show how tests/golden/kb-v1 came to be; it is not run again. See README.md.
+The script documents the origin of tests/golden/kb-v1 and is not run again. See README.md.
 """
 
 import shutil
@@ -33,7 +33,7 @@ The Harbour Office watches the gauges. The Tinker Workshop repairs them.
 
 
 def policy_of(folder: Path) -> EngineSettings:
-    """Shards of at most six chunks, cut when there are more than twelve."""
+    """Return settings that split a shard with more than 12 chunks into shards of at most 6."""
     return EngineSettings(
         store=str(folder / "store"),
         cache_dir=str(folder / "cache"),
@@ -68,7 +68,7 @@ def write(folder: Path) -> None:
         kb.delete(["doc-05", "doc-06"])
         kb.upsert([pair.Document("synced.md", "What was synced.", metadata={"kind": "synced"})], owner="sync")
         kb.maintenance.collect(grace_seconds=0)
-    # Locks and leases of those who write are not part of what is stored.
+    # Locks and leases of writers are not part of the stored KB.
     shutil.rmtree(folder / "store" / ".pair-store")
 
 

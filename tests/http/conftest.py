@@ -1,4 +1,4 @@
-"""Servers that many tests share: starting one costs more than a hundred requests."""
+"""Servers that many tests share, because starting one takes longer than a hundred requests."""
 
 from collections.abc import Iterator
 
@@ -23,13 +23,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def viewer(browser: Browser, server: Served) -> Viewer:
-    """Return a viewer of the server of the module."""
+    """Return a viewer of the module's server."""
     return Viewer(browser, server.url)
 
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server without authentication, with a few documents."""
+    """Return a server without authentication, with a few documents."""
     with Served(tmp_path_factory.mktemp("plain") / "project", PAIR__ENGINE__INGEST_BATCH_DOCUMENTS="1000") as server:
         assert server.ingest(HANDBOOK).status_code == 200
         yield server
@@ -37,7 +37,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    """A server with keys and low limits on bodies, requests, time and cache."""
+    """Return a server with keys, and low limits for bodies, requests, time and cache."""
     folder = tmp_path_factory.mktemp("keyed") / "project"
     variables = {
         "AUTH": "keys",

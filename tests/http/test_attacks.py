@@ -1,4 +1,4 @@
-"""Hostile requests: names, ids, bodies and heads that are meant to do harm."""
+"""Hostile requests: names, ids, bodies and headers."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Limits of a request: its head, body, filter, time, threads, and the memory that it leaves behind."""
+"""Limits of a request: header, body, filter, time, threads, and memory after it."""
 
 import concurrent.futures
 import contextlib
@@ -27,7 +27,7 @@ DOCUMENTS = 1_500
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    """A server with keys and short limits, and with documents to filter."""
+    """Return a server with keys, low limits and documents to filter."""
     folder = tmp_path_factory.mktemp("guarded") / "project"
     variables = {
         "AUTH": "keys",

@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: valid requests are answered as described, and no request breaks the server."""
+"""The OpenAPI document is right: valid requests are answered as described, and no request breaks the server."""
 
 import os
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def exercised(server: Served, route: str, mode: GenerationMode) -> None:
 
 @pytest.fixture(scope="module")
 def wild(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server whose KB only these tests use, because they store anything in it."""
+    """Return a server for these tests only, because they store arbitrary documents."""
     with Served(tmp_path_factory.mktemp("wild") / "project", PAIR__SERVER__SYNC="false") as server:
         server.ingest({"lunch.md": "Lunch is at one."})
         yield server

@@ -1,4 +1,4 @@
-"""Several KBs in one search, earlier versions, feedback, and routes in formats that others defined."""
+"""Searches of several KBs and of earlier versions, feedback, and routes in third-party formats."""
 
 import asyncio
 import configparser
@@ -25,7 +25,7 @@ DEPLOY = "Deploy on Tuesdays. Roll back with the command make rollback."
 
 @pytest.fixture(scope="module")
 def shelves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    """A server with keys and three KBs."""
+    """Return a server with keys and three KBs."""
     folder = tmp_path_factory.mktemp("several") / "project"
     with Served(folder, PAIR__SERVER__AUTH="keys", PAIR__SERVER__SYNC="false") as server:
         keyed = Keyed(server, folder)
@@ -139,7 +139,7 @@ def test_an_earlier_version_is_read_everywhere(plain: Served):
 
 
 def test_dify_retrieves_by_its_own_contract(shelves: Keyed):
-    """The body that Dify sends, with its key as a bearer token."""
+    """The test sends the body of Dify, with the key as a bearer token."""
     body = {
         "knowledge_id": "ops",
         "query": "how do I roll back?",

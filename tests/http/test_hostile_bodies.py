@@ -1,4 +1,4 @@
-"""Bodies of requests after every kind of damage: answered or refused with a code, never a 500.
+"""Damaged request bodies are answered, or refused with a code; never with a status 500.
 
 `HYPOTHESIS_PROFILE=nightly` sends many more of them.
 """

@@ -1,4 +1,4 @@
-"""Assistants over HTTP: the official client, and requests that no client would make."""
+"""Assistants over HTTP: the official client, and invalid requests."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ TALK = {"accept": "application/json, text/event-stream"}
 
 @pytest.fixture(scope="module")
 def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    """A server with keys and tools that write."""
+    """Return a server with keys and tools that write."""
     folder = tmp_path_factory.mktemp("writable") / "project"
     variables = {"AUTH": "keys", "MCP_WRITE": "true", "MCP_RESULT_TOKENS": "2000", "SYNC": "false"}
     with Served(folder, **{f"PAIR__SERVER__{name}": value for name, value in variables.items()}) as server:
@@ -43,7 +43,7 @@ def called_raw(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
 
 
-# ── tools and results ─────────────────────────────────────────────────────────────────────────────────
+# ── tools and results ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -36,7 +36,7 @@ def settings(issuer: str, audience: str, **more: str) -> dict[str, str]:
 
 @dataclass
 class Memory:
-    """What a client remembers between requests."""
+    """The state that a client keeps between requests."""
 
     tokens: OAuthToken | None = None
     client: OAuthClientInformationFull | None = None
@@ -85,7 +85,7 @@ def authority() -> Iterator[AuthorizationServer]:
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory, authority: AuthorizationServer) -> Iterator[Served]:
-    """A server whose audience is its own address, as OAuth clients expect."""
+    """Return a server whose audience is its address, as OAuth clients expect."""
     (port,) = free_ports(1)
     more = settings(authority.issuer, f"http://127.0.0.1:{port}/mcp", PORT=str(port), MCP_WRITE="true")
     with Served(tmp_path_factory.mktemp("named") / "project", **more) as server:

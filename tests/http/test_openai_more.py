@@ -32,7 +32,7 @@ def model() -> Iterator[ModelServer]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, model: ModelServer) -> Iterator[Served]:
-    """A server whose answers a model writes."""
+    """Return a server with a language model."""
     folder = tmp_path_factory.mktemp("written") / "project"
     folder.mkdir()
     variables = {

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: from a search to the passage, and back, by mouse, finger and keyboard."""
+"""The page in a real Chromium: from a search to the passage and back, by mouse, touch and keyboard."""
 
 import json
 import re
@@ -74,7 +74,7 @@ def search_for(page: Page, text: str) -> None:
 
 
 def type_search(page: Page, text: str) -> None:
-    """Into what has the focus, key by key: every few of them find something, and only the last counts."""
+    """Type a query key by key into the focused field, and wait for the results of the whole query."""
     page.keyboard.type(text)
     wait_for_hits_of(page, text)
 
@@ -128,7 +128,7 @@ def test_a_search_leads_to_the_passage_in_its_document(viewer: Viewer):
         passage = page.locator(".text .here")
         expect(passage.filter(has_text=ROLL_BACK)).to_be_in_viewport()
         start, end = map(int, parse_qs(page.url.partition("?")[2])["span"][0].split("-"))
-        # The document is rendered: its words are marked, and the signs of headings are not shown.
+        # The document is rendered: query words are marked, and headings have no `#`.
         assert " ".join(passage.all_text_contents()).split() == LONG[start:end].replace("#", "").split()
         keep_screenshot(page, "document")
         page.reload()
@@ -416,11 +416,11 @@ VIEWS = {
     "search?doc=clocks.md&span=0-40": ".text",
     "search?doc=clocks.md&tab=graph": "svg.graph",
 }
-"""Each with what shows that it is there."""
+"""The views, each with a text that shows that it is open."""
 
 
 def visited(page: Page) -> Iterator[tuple[str, str]]:
-    """Visit one view after the other; yield its address and its name."""
+    """Visit each view; yield its address and its name."""
     for view, sign in VIEWS.items():
         page.evaluate("hash => { location.hash = hash }", f"#/{view}")
         page.locator(f".view:not([hidden]) {sign}, dialog {sign}").first.wait_for()

@@ -1,4 +1,4 @@
-"""The page from an empty KB to feedback, in a real Chromium: filling it, filtering it, a conversation."""
+"""The page from an empty KB to feedback, in a real Chromium: adding documents, filters, a conversation."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""Versions on the page in a real Chromium: viewed, compared, rolled back."""
+"""Versions on the page in a real Chromium: views, comparisons and rollbacks."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def expect_versions(page: Page, *numbers: int) -> None:
-    """Newest first, and no other."""
+    """Expect exactly these versions, newest first."""
     expect(page.locator("#view-versions .line .title")).to_have_text([f"Version {number}" for number in numbers])
 
 

@@ -42,7 +42,7 @@ def colour(answer: Any) -> str:
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that keeps one earlier version, waits long for writers, and has several kinds of librarians."""
+    """Return a server that keeps one earlier version, waits long for writers, and has several kinds of librarians."""
     folder = tmp_path_factory.mktemp("few") / "project"
     folder.mkdir()
     (folder / "own.py").write_text(
@@ -156,7 +156,7 @@ def test_requests_at_a_version_are_right_or_refused_while_it_is_rolled_back_comp
         turns = itertools.count()
         while not done.is_set():
             number = sorted(colours)[-1 - next(turns) % 2]
-            # Not remembered: every question is another one.
+            # Each question is different, so none is cached.
             answer = query(few, "busy", number, k=1 + next(turns) % 50)
             if answer.status_code == 200 and colour(answer) == colours[number]:
                 right.append(number)

@@ -1,4 +1,4 @@
-"""Receipts over HTTP: in a response, in a stream of events, and checked by the command."""
+"""Receipts over HTTP: in a response and in a stream of events, checked by the command."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A published site on hosts with odd habits, changed bytes, replaced versions, and no host at all."""
+"""A published site on hosts with quirks, changed bytes or replaced versions, and without any host."""
 
 import base64
 import shutil
@@ -23,7 +23,7 @@ WITHOUT_COPY: dict[str, Any] = {
     "allowed": (*REFUSED, "Service Worker registration blocked"),
     "service_workers": "block",
 }
-"""Pages without an offline copy, which have to ask the host."""
+"""Options of a browser page without an offline copy."""
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_a_changed_manifest_is_refused(browser: Browser, host: StaticHost) -> No
 def test_a_changed_manifest_is_refused_where_the_host_serves_the_signed_one_afterwards(
     browser: Browser, host: StaticHost
 ) -> None:
-    """Trust depends on the bytes that are used, not on those of another request."""
+    """The page must verify the bytes that it uses, not those of another request."""
     seen: list[str] = []
 
     def change(path: str, content: bytes) -> bytes:
@@ -216,7 +216,7 @@ def test_a_missing_signature_is_refused(browser: Browser, host: StaticHost) -> N
 
 
 def sign_again(published: PublishedSite, key: Keys | None, folder: Path) -> dict[str, bytes]:
-    """Return manifest and signature of the site as another key would publish them; None: without signature."""
+    """Return the manifest of the site with a signature by another key; None for no signature."""
     content, line = (published.folder / "site.json").read_bytes(), key.line if key else ""
     (folder / "site.json").write_bytes(content.replace(published.keys.line.encode(), line.encode()))
     signature = key.sign(folder / "site.json").read_bytes() if key else b""
@@ -266,7 +266,7 @@ def test_a_key_with_a_plus_sign_is_used_unchanged_in_a_link(
 
 @pytest.fixture
 def own(published: PublishedSite, tmp_path: Path) -> PublishedSite:
-    """A copy of the published site that a test may publish to again."""
+    """Return a copy of the published site for a test that publishes again."""
     shutil.copytree(published.workplace.folder.parent, tmp_path / "copy")
     site = PublishedSite(published.workplace, published.keys)
     workplace = type(published.workplace)(tmp_path / "fresh")

@@ -119,7 +119,7 @@ def test_too_many_requests_are_429(keyed: Keyed):
 
 @pytest.fixture(scope="module")
 def cramped(tmp_path_factory: pytest.TempPathFactory, plain: Served) -> Iterator[Served]:
-    """A server on the store of another one, with a cache that is too small."""
+    """Return a server on the store of another one, with a cache that is too small."""
     folder = tmp_path_factory.mktemp("cramped") / "project"
     settings = {
         "PAIR__ENGINE__STORE": str(plain.folder / ".pair" / "store"),

@@ -70,7 +70,7 @@ class Load:
                     self.is_warm.set()
 
     def _read(self) -> None:
-        """An idle connection may be closed. A response that has begun must be complete."""
+        """Read until the server ends. It may close an idle connection, but must complete a response that has begun."""
         with httpx2.Client(base_url=self._server.url, timeout=60) as client:
             while True:
                 try:
@@ -97,7 +97,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, number: signal.Si
             assert load.cut_reads == 0
     assert len(load.acknowledged) > 6
     with opened(tmp_path / "project") as kb:
-        # The lease is free: the one who held it released it, or died with it.
+        # The lease is free: its holder released it, or died.
         assert kb.upsert([Document("after", "A note.")]).added == 1
         assert kb.existing_ids(load.acknowledged) == set(load.acknowledged)
     with Served(tmp_path / "project") as again:

@@ -1,4 +1,4 @@
-"""Files that are uploaded: read by the server, and stored as one document each."""
+"""Uploads: the server reads each file and stores it as one document."""
 
 from pathlib import Path
 from typing import Any

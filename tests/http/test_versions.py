@@ -1,4 +1,4 @@
-"""Versions over HTTP: list, compare and roll back, each with the scope that it needs."""
+"""Versions over HTTP: listing, comparing and rolling back, each with the required scope."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from support.served import Keyed, Served, error_of
 
 
 def painted(server: Served, kb_id: str) -> None:
-    """Version 1 has a red door and a roof, version 2 a blue door and a gate."""
+    """Store two versions: a red door and a roof, then a blue door and a gate."""
     server.ingest({"door.md": "The door is red.", "roof.md": "The roof is grey."}, kb_id=kb_id)
     server.ingest({"door.md": "The door is blue.", "gate.md": "The gate is open."}, kb_id=kb_id)
     server.request("DELETE", f"/rag/docs/roof.md?kb_id={kb_id}")

@@ -1,4 +1,4 @@
-"""Work that a server shares between requests, and shards that it prefetches."""
+"""Work that concurrent requests share, and prefetched shards."""
 
 import threading
 from pathlib import Path

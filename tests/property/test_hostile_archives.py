@@ -41,7 +41,7 @@ MANIFEST = listed(TEXTS)
 
 
 def packed(*, is_large: bool) -> bytes:
-    """`is_large`: with the fields that archives of more than four gigabytes have."""
+    """Return an archive. `is_large`: with the fields of archives above 4 GB."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as opened:
         for name, content in {"manifest.json": MANIFEST, **TEXTS}.items():
@@ -51,7 +51,7 @@ def packed(*, is_large: bool) -> bytes:
 
 
 def _with_large_fields(content: bytes) -> bytes:
-    """The same, with sizes and places in the extra fields of its directory, and an end record of the large kind."""
+    """Return the archive with ZIP64 sizes and offsets in its directory, and a ZIP64 end record."""
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         start, entries = opened.start_dir, opened.infolist()
     directory = b""
@@ -73,7 +73,7 @@ WHOLE = {is_large: packed(is_large=is_large) for is_large in (False, True)}
 
 @st.composite
 def lying(draw: st.DrawFn) -> bytes:
-    """An archive with some bytes of its headers, its directory or its end changed, cut out, or put in."""
+    """Draw an archive with changed, removed or inserted bytes in its headers, its directory or its end."""
     content = bytearray(WHOLE[draw(st.booleans())])
     with zipfile.ZipFile(io.BytesIO(bytes(content))) as opened:
         places = [opened.start_dir, *(entry.header_offset for entry in opened.infolist())]
@@ -116,7 +116,7 @@ def test_an_archive_with_false_headers_is_unpacked_correctly_or_refused(content:
 
 
 class Elsewhere:
-    """An archive that is read in parts; what is not there is another archive by now."""
+    """An archive that is read in parts. A range beyond its end means that it was replaced."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -1,6 +1,7 @@
-"""Files that pair wrote once, as disks, editors and enemies leave them: understood, or refused with a code.
+"""Damaged files of pair, as disks, editors and attackers leave them: read, or refused with a code.
 
-Never another exception, never for ever, never half done. `HYPOTHESIS_PROFILE=nightly` tries hundreds of times as many.
+No other exception is raised, the work ends, and nothing is half done. `HYPOTHESIS_PROFILE=nightly` tries hundreds of
+times as many.
 """
 
 import datetime
@@ -46,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(manifest: engine_manifest.Manifest) -> None:
-    """Use a manifest in every way that the engine does."""
+    """Use a manifest in every way in which the engine uses it."""
     policy = EngineSettings(compaction_min_shard_count=1)
     later = manifest.make_next("next", NOON, [shard.without([0]) for shard in manifest.shards if shard.documents])
     for each in (manifest, later, manifest.make_collected("swept", NOON, frozenset())):
@@ -103,7 +104,7 @@ PAGE = "https://example.com/page"
 
 @pytest.fixture(scope="module")
 def synced(folder: Path) -> tuple[Project, dict[Path, bytes]]:
-    """A project, and all that its sync made."""
+    """Return a project after a sync."""
     made = Project(folder / "sync")
     made.write("a.md", "# One\n\nThe first file.")
     made.write("deep/b.md", "The second file.")

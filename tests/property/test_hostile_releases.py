@@ -1,4 +1,4 @@
-"""Feeds and locks as disks, editors and enemies leave them: understood, or refused with a code, and nothing touched.
+"""Damaged feeds and locks: read, or refused with a code, without any change on disk.
 
 `HYPOTHESIS_PROFILE=nightly` tries hundreds of times as many.
 """
@@ -113,7 +113,7 @@ KB: dict[str, Any] = {
 
 @st.composite
 def damaged_toml(draw: st.DrawFn, valid: Any) -> bytes:
-    """The value as TOML after some changes; what TOML cannot say as JSON, which is no TOML either."""
+    """Draw TOML text with some changes; as JSON, which is invalid TOML, if TOML cannot express the value."""
     value = draw(damaged_values(valid))
     try:
         content = tomli_w.dumps(value).encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Configuration that is meant to hurt, or only mistyped: settings that can be used, or E401 with the place.
+"""Hostile or mistyped configuration: usable settings, or E401 with the place.
 
 `HYPOTHESIS_PROFILE=nightly` tries hundreds of times as many.
 """
@@ -51,7 +51,7 @@ TEXTS = st.text(max_size=40) | st.sampled_from(
     ]
 )
 _ALIASES = [f"&{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 9)}]" for n in range(12)]
-"""Each nine times the one before: a few lines that no memory holds."""
+"""Aliases that each repeat the previous one nine times, so a few lines expand beyond any memory."""
 YAML = [
     "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"k{n}: {text}\n" for n, text in enumerate(_ALIASES)),
     "librarians:\n- &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"- {text}\n" for text in _ALIASES),

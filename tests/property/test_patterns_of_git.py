@@ -1,4 +1,4 @@
-"""Ignore files mean what they mean to git: random patterns over random trees, compared with `git ls-files`."""
+"""Ignore files have the meaning of git: random patterns over random trees, compared with `git ls-files`."""
 
 import random
 import subprocess
@@ -21,7 +21,7 @@ def make_path(chance: random.Random, parts: tuple[str, ...]) -> str:
 
 def make_pattern(chance: random.Random) -> str:
     start, end = chance.choice(["", "", "/", "!", "!/"]), chance.choice(["", "", "/"])
-    # A class that is closed only after a slash is not tested: no one writes it.
+    # Not tested: a class that is closed only after a slash.
     return start + make_path(chance, PARTS).replace("[/", "[") + end
 
 

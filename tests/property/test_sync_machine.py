@@ -1,4 +1,4 @@
-"""Any events of files, pages, model, clock and process: sync follows a plain reading of the rules.
+"""For any events of files, pages, model, clock and process, sync equals a plain implementation of the rules.
 
 `HYPOTHESIS_PROFILE=nightly pytest tests/property/test_sync_machine.py` tries 1,000 histories instead of 50.
 """
@@ -44,7 +44,7 @@ from support.sync_parts import (
 )
 
 _QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
-# To make a failing history shorter takes minutes: only at night.
+# Shrinking a failing history takes minutes, so only the nightly profile does it.
 _SHORT = (Phase.explicit, Phase.reuse, Phase.generate)
 _BASE = settings(deadline=None, suppress_health_check=_QUIET)
 PROFILES = {
@@ -96,10 +96,10 @@ def normalised_hash(text: str) -> str:
 
 @dataclass
 class World:
-    """The world outside of the sync."""
+    """Everything outside the sync."""
 
     files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    """Content and time of every visible file."""
+    """The content and the time of every visible file."""
     links: list[str] = field(default_factory=list)
     pages: dict[str, Page] = field(default_factory=dict)
     now: datetime.datetime = NOON
@@ -109,7 +109,7 @@ class World:
 
 @dataclass
 class Expected:
-    """What a run must do: each source's records one after the other (None: no record), and what is asked."""
+    """The expected actions of a run: the successive records of each source (None: no record), and the requests."""
 
     stages: dict[str, list[Record | None]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Expected:
 
 
 class Reference:
-    """The specification as dicts: records by source, copies by URL, files that were found to be no text."""
+    """The specification as dictionaries: records by source, copies by URL, and files that are not text."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -141,7 +141,7 @@ class Reference:
         return self.done
 
     def _set(self, source_id: str, record: Record | None) -> None:
-        """The record from now on; every value that it had is kept, for a kill may leave any of them."""
+        """Set the record. All its earlier values are kept too, because a kill may leave any of them."""
         stages = self.done.stages.setdefault(source_id, [self.records.get(source_id)])
         stages.append(record)
         if record is None:
@@ -196,7 +196,7 @@ class Reference:
         host = urlsplit(url).netloc
         if host in self.pauses and now < self.pauses[host] <= later(WEEK, now):
             return
-        # A page without copy needs its text: no condition then.
+        # A page without a copy needs its text, so the request has no condition.
         is_plain = record is None or url not in self.copies
         etag, date = (None, None) if is_plain or record is None else (record["etag"], record["last_modified"])
         self.done.requests.append(Request(url, etag, date))
@@ -249,7 +249,7 @@ class Reference:
         return True
 
     def _is_due(self, record: Record) -> bool:
-        """Return whether a check is due: its time has come, or is too far away to be right."""
+        """Return whether a check is due: its time has come, or is too far in the future to be right."""
         return not self.world.now < record["next_check_at"] <= later(INTERVAL, self.world.now)
 
     def index(self) -> str:
@@ -268,7 +268,7 @@ _INSTANTS = ("last_indexed_at", "last_fetched_at", "next_check_at")
 
 
 def plain(value: Record) -> Record:
-    """A stored record in the reference's terms; what the specification does not name is left out."""
+    """Return a stored record in the terms of the reference, without fields that the specification does not name."""
     found = {**value, **value.get("file", {}), **value.get("url", {})}
     ours = {"file", "url", "rel_path", "problem", "validated_at"}
     found = {key: each for key, each in found.items() if key not in ours}
@@ -369,7 +369,7 @@ class SyncMachine(RuleBasedStateMachine):
         silent=st.sets(st.sampled_from(FILES + URLS), max_size=2),
     )
     def break_model(self, is_down: bool, unusable: set[str], unreachable: set[str], silent: set[str]) -> None:
-        """Fewer sources than make a run give up; or all of them."""
+        """Let the model fail for some sources, too few to end the run, or for all."""
         faults: dict[str, ModelError] = dict.fromkeys(unusable, UNUSABLE) | dict.fromkeys(unreachable, UNREACHABLE)
         self.project.summariser.always = UNREACHABLE if is_down else None
         self.project.summariser.faults = faults
@@ -388,7 +388,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(["index gone", "index edited", *URLS]))
     def spoil(self, what: str) -> None:
-        """The index, or the copy of a page."""
+        """Damage the index, or the copy of a page."""
         if what in URLS:
             self.project.copy_of(what).unlink(missing_ok=True)
             self.reference.copies.pop(what, None)
@@ -406,7 +406,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(seconds=PASSING)
     def run_again_and_again(self, seconds: float) -> None:
-        """There is nothing to do but what is due or pending; with neither, no byte changes."""
+        """Run twice: only due and pending sources are processed. Without any, no byte changes."""
         self.run(seconds)
         now = self.project.clock.instant
         records = self.reference.records.values()
@@ -427,7 +427,7 @@ class SyncMachine(RuleBasedStateMachine):
         torn_line=st.sampled_from([b"", b"{", b'{"kind": "source", "key": "a.md", "value": {"source_ty']),
     )
     def run_and_be_killed(self, seconds: float, moment: int, index_is_behind: bool, torn_line: bytes) -> None:
-        """Stop at the n-th request to the world, report to it, or save."""
+        """Kill a run at its n-th request, report or save."""
         self.project.clock.advance(seconds)
         copy = self.folder / "killed"
         index = self.project.places.index
@@ -466,7 +466,7 @@ class SyncMachine(RuleBasedStateMachine):
             self._take_over(before, expected, finished)
 
     def _newest_journal(self) -> Path:
-        """The one that the killed run was writing; a new one if it had not begun any."""
+        """Return the journal of the killed run; a new one if it had not begun any."""
         cache = self.project.places.cache
         journals = sorted(cache.parent.glob(f"{cache.name}.journal-*"), key=lambda path: int(path.suffix[9:]))
         saved = json.loads(cache.read_bytes())["generation"] if cache.exists() else 0

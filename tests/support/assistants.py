@@ -1,4 +1,4 @@
-"""A client of the Model Context Protocol: the official one, over either transport."""
+"""The official client of the Model Context Protocol, over either transport."""
 
 import asyncio
 import functools
@@ -20,7 +20,7 @@ from support.command import PAIR
 _Result = TypeVar("_Result")
 Work = Callable[[Client], Awaitable[_Result]]
 MODES = ("legacy", "2026-07-28")
-"""With a handshake, as before 2026, and without."""
+"""Modes of the client: with a handshake, as before 2026, and without."""
 
 
 def over_http(url: str, work: Work[_Result], *, key: str = "", mode: str = "auto") -> _Result:
@@ -76,7 +76,7 @@ async def refusal(client: Client, name: str, **arguments: Any) -> dict[str, Any]
 
 
 def checked_tools(tools: Sequence[Tool]) -> list[str]:
-    """Their names; schemas are schemas, and all of it is short."""
+    """Return the names of the tools. Check that each schema is valid and that the descriptions are short."""
     for tool in tools:
         assert tool.description
         for schema in (tool.input_schema, tool.output_schema or {}):

@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback that cuts, delays, corrupts and resets what passes, by a plan, and counts the requests."""
+"""An HTTP proxy on loopback that cuts, delays, corrupts and resets messages by a plan, and records the requests."""
 
 import contextlib
 import http.client
@@ -22,7 +22,10 @@ Trouble = Literal[
     "cut answer",
     "corrupt answer",
 ]
-"""`reset`: nothing arrives. `cut request`: half of it does. `lose answer`, `cut answer`: it was done all the same."""
+"""`reset`: no request arrives.
+
+`cut request`: half of it arrives. `lose answer`, `cut answer`: the server did the work.
+"""
 
 DELAY_SECONDS = 0.15
 _UPSTREAM_SECONDS = 30
@@ -30,16 +33,16 @@ _UPSTREAM_SECONDS = 30
 
 @dataclass(frozen=True)
 class Passed:
-    """A request that came by, and what was done to it."""
+    """A request that reached the proxy, and the fault that was injected."""
 
     method: str
     path: str
-    """With its query."""
+    """The path with its query."""
     trouble: Trouble
 
 
 Plan = Callable[[str, str], Trouble]
-"""What happens to a request, by its method and path."""
+"""A function that returns the fault for a request, by method and path."""
 
 
 def no_trouble(_method: str, _path: str) -> Trouble:
@@ -47,7 +50,10 @@ def no_trouble(_method: str, _path: str) -> Trouble:
 
 
 class SeededPlan:
-    """The same troubles for the same requests in the same order; `shares`: how many of all requests get each."""
+    """A plan that gives the same faults for the same sequence of requests.
+
+    `shares`: the share of requests for each fault.
+    """
 
     def __init__(self, seed: int, shares: Mapping[Trouble, float]) -> None:
         self._dice = random.Random(seed)
@@ -61,7 +67,7 @@ class SeededPlan:
 
 
 class BadProxy:
-    """`plan` may be changed while it runs."""
+    """The proxy. `plan` may be changed while it runs."""
 
     def __init__(self, upstream_url: str, plan: Plan = no_trouble) -> None:
         parts = urlsplit(upstream_url)
@@ -101,7 +107,7 @@ class _Server(ThreadingHTTPServer):
     proxy: BadProxy
 
     def handle_error(self, *_: object) -> None:
-        """Connections break here on purpose."""
+        """Ignore broken connections: the proxy breaks them on purpose."""
 
 
 class _Exchange(BaseHTTPRequestHandler):

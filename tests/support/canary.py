@@ -1,4 +1,4 @@
-"""A folder with names that pair gives, because a link may lead to the folder of another project."""
+"""A folder with the file names that pair uses, to detect writes through a link into another project."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ CANARY: dict[str, str | bytes] = {
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Return the mode and the content of everything in the folder."""
+    """Return the mode and the content of every file and folder below the folder."""
     return {
         path.relative_to(folder).as_posix(): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
         for path in folder.rglob("*")
@@ -32,7 +32,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def guard_folder(folder: Path) -> Iterator[Path]:
-    """Yield the folder; fail if it is not the same afterwards."""
+    """Yield the folder; fail if the block changes it."""
     write_files(folder, CANARY)
     before = snapshot(folder)
     yield folder

@@ -19,7 +19,7 @@ MANY_SHARDS = {
 }
 
 CHANGED = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
-"""What is another in version 1.1.0."""
+"""The files that differ in version 1.1.0."""
 
 
 def pages(**changes: str) -> dict[str, str | bytes]:
@@ -28,7 +28,7 @@ def pages(**changes: str) -> dict[str, str | bytes]:
 
 
 class Origin:
-    """A project that makes packages of one folder, and keeps its store from one to the next."""
+    """A project that packages one folder repeatedly, and keeps its store between packages."""
 
     def __init__(self, folder: Path) -> None:
         self.workplace = Workplace(folder)
@@ -53,7 +53,7 @@ class Origin:
 
 
 class Subscription:
-    """A workplace elsewhere that installs and updates what an origin offers on a host of static files."""
+    """A workplace on another machine that installs and updates packages from a static file host."""
 
     def __init__(self, origin: Origin, elsewhere: Workplace, server: Server) -> None:
         self.origin, self.elsewhere, self.server = origin, elsewhere, server
@@ -65,7 +65,7 @@ class Subscription:
         return package
 
     def offer(self, **manners: Any) -> Path:
-        """Put version 1.1.0 up at the same address, and return the package."""
+        """Serve version 1.1.0 at the same address, and return the package."""
         package = self.origin.package("1.1.0", **CHANGED)
         put_up(self.server, package, **manners)
         return package
@@ -102,7 +102,7 @@ def sizes_in(package: Path, shards: set[str]) -> int:
 
 
 def installed_from(elsewhere: Workplace, server: Server, package: Path) -> str:
-    """Install from an address that is the same for all versions."""
+    """Install a package from an address that is the same for all versions."""
     put_up(server, package)
     url = server.url("/clocks.zip")
     elsewhere.pair("install", "--source", url, "--json").succeeds()
@@ -126,7 +126,7 @@ def contents_of(package: Path) -> dict[str, bytes]:
 
 
 def rewritten(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """The package with another index manifest, and everything else made to fit it, as an attacker would."""
+    """Return the package with a changed index manifest and matching hashes, as an attacker would make it."""
     contents = contents_of(package)
     index = json.loads(contents[".pair-index/manifest.json"])
     change(index)

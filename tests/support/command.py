@@ -39,12 +39,12 @@ class Outcome:
         return self
 
     def says(self, *words: str) -> "Outcome":
-        """Assert that all of this is on standard error."""
+        """Assert that standard error contains all these texts."""
         assert [each for each in words if each not in self.stderr] == [], self.stderr
         return self
 
     def prints(self, *words: str) -> "Outcome":
-        """Assert that all of this is on standard output."""
+        """Assert that standard output contains all these texts."""
         assert [each for each in words if each not in self.stdout] == [], self.stdout
         return self
 
@@ -55,7 +55,7 @@ class Outcome:
 
 
 class Workplace:
-    """A project folder with a home, a cache and an environment that nothing else shares."""
+    """A project folder with a separate home, cache and environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "project"
@@ -90,7 +90,7 @@ class Workplace:
         return Outcome(done.returncode, stdout, stderr)
 
     def start(self, *arguments: str | Path, **variables: str) -> "subprocess.Popen[str]":
-        """Ctrl-C reaches it, also when the tests themselves were started in the background, where it would not."""
+        """Start the command in a new process. Ctrl-C reaches it even if the tests run in the background."""
         return subprocess.Popen(
             ["env", "--default-signal=INT", *self._wrapper, *PAIR, *map(str, arguments)],
             cwd=self.folder,
@@ -102,7 +102,7 @@ class Workplace:
         )
 
     def cached_entries(self) -> list[str]:
-        """Names of the KBs in the cache; pair's own folders there begin with a dot."""
+        """Return the names of the KBs in the cache. Other folders of pair there begin with a dot."""
         return sorted(path.name for path in self.cache.glob("*") if not path.name.startswith("."))
 
 
@@ -115,7 +115,7 @@ def write_files(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 
 def file_states(folder: Path, *, without: str = "") -> dict[str, tuple[bytes, int]]:
-    """Return the content and the time of every file below a folder. `without`: how names end that are left out."""
+    """Return the content and the time of every file below a folder. `without`: suffixes of names to leave out."""
     return {
         path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in folder.rglob("*")
@@ -124,7 +124,7 @@ def file_states(folder: Path, *, without: str = "") -> dict[str, tuple[bytes, in
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder but pair's record."""
+    """Return the content of every file below a folder, except pair's record."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")

@@ -1,4 +1,4 @@
-"""Valid JSON made invalid in every way that disks, editors and enemies know; and bounds on what may come of it."""
+"""Generators of damaged JSON, as disks, editors and attackers make it; and limits for the code that reads it."""
 
 import contextlib
 import copy
@@ -32,7 +32,7 @@ def tried(quick: int, nightly: int) -> settings:
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Check that the block stays within its CPU time and memory, independent of the load of the machine."""
+    """Check that the block stays within its CPU time and memory, regardless of the load of the machine."""
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     assert time.process_time() - began < _MOST_CPU_SECONDS
@@ -40,7 +40,7 @@ def bounded() -> Iterator[None]:
 
 
 def refusal(act: Callable[[], object]) -> errors.PairError | None:
-    """Return the refusal of an act; None when it succeeded. Any other exception is a bug in pair."""
+    """Return the PairError that an action raises; None if it succeeds. Any other exception is a bug in pair."""
     try:
         act()
     except errors.PairError as fault:
@@ -66,7 +66,7 @@ _RAW = [
     b"tru",
     b'"unfinished',
 ]
-"""What `json.dumps` would not write."""
+"""JSON texts that `json.dumps` would not write."""
 _HOSTILE: list[Any] = [
     None, True, False, 0, -1, 1, 7, 2**31, 2**63, 2**64, 10**12, 10**30, -(10**30), 0.5, -0.25, 1e300, 5e-324,
     "", " ", "\0", "a\nb", "../../x", "/etc/passwd", "C:\\x", "\ud800", "é", "𝄞", "x" * 20_000, "NaN", "7", "null",
@@ -77,7 +77,7 @@ _MARK = "~raw-{}~"
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container with every key in it."""
+    """Yield every container in the value with each of its keys."""
     found: list[tuple[Any, Any]] = []
     waiting = [value]
     while waiting:
@@ -90,7 +90,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _edit(draw: st.DrawFn, value: Any, raw: list[bytes]) -> Any:
-    """Return the value with one change of its structure, or unchanged if that is impossible."""
+    """Return the value with one structural change, or unchanged if no change is possible."""
     places = _places(value)
     if not places or draw(st.integers(0, 40)) == 0:
         return copy.deepcopy(draw(st.sampled_from(_HOSTILE)))
@@ -118,7 +118,7 @@ def _edit(draw: st.DrawFn, value: Any, raw: list[bytes]) -> Any:
 
 
 def _spoil(draw: st.DrawFn, content: bytes) -> bytes:
-    """Return the bytes with one change."""
+    """Return the bytes with one random change."""
     place = draw(st.integers(0, len(content)))
     kind = draw(st.sampled_from(["flip", "cut", "behead", "insert", "remove", "utf-16", "bom", "twice", "nothing"]))
     if kind == "flip" and content:
@@ -139,7 +139,7 @@ def _spoil(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def damaged_values(draw: st.DrawFn, valid: Any) -> Any:
-    """A few changes of the structure; still a value of JSON."""
+    """Draw a JSON value with a few structural changes."""
     value = copy.deepcopy(valid)
     for _ in range(draw(st.integers(1, 3))):
         value = _edit(draw, value, [])
@@ -148,7 +148,7 @@ def damaged_values(draw: st.DrawFn, valid: Any) -> Any:
 
 @st.composite
 def damaged_json(draw: st.DrawFn, valid: Any) -> bytes:
-    """The value as JSON, after some changes of its structure, of its bytes, or of both; now and then any bytes."""
+    """Draw JSON text with changes of its structure, its bytes or both; sometimes arbitrary bytes."""
     way = draw(st.sampled_from(["structure"] * 6 + ["both", "bytes", "bytes", "anything"]))
     if way == "anything":
         return draw(st.binary(max_size=200))

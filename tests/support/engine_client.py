@@ -1,7 +1,7 @@
-"""A process that works on the KB of a simulation: each of its calls is made, and judged by the ledger.
+"""A simulated process that works on the KB. Each of its calls is checked against the ledger.
 
 Only injected faults may occur: the store is unavailable, or another client was faster or holds the lease.
-Any error but E208 means that nothing was written and that nothing will be.
+Any error except E208 means that nothing was written, and that nothing will be written later.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ KB = "kb"
 OWNERS = ("ann", "bob")
 POLICY = EngineSettings(
     graph="off",
-    # By the clock of the simulation. The thread that renews leases waits a third of this in real time: it never wakes.
+    # In simulated seconds. The thread that renews leases waits a third of this in real time, so it never wakes.
     lease_seconds=3_000.0,
     gc_grace_seconds=2_000.0,
     chunk_size_bytes=CHUNK_SIZE_BYTES,
@@ -52,7 +52,7 @@ POLICY = EngineSettings(
     max_vector_rows_per_shard=8,
     query_shard_fanout=2,
     query_shard_fanout_adaptive_max=3,
-    # One thread fetches for a query while the query waits for it: still only one of them acts at a time.
+    # A query waits while another thread fetches for it, so only one of them acts at a time.
     query_shard_parallelism=1,
     compaction_min_shard_count=4,
     compaction_tombstone_ratio=0.3,
@@ -66,14 +66,14 @@ _WRITING = {"put", "put_if", "create", "upload", "delete"}
 
 
 class World:
-    """What all share."""
+    """The state that all clients share."""
 
     def __init__(
         self, dice: random.Random, *, share: float, lease_kind: str, keep_versions: int = 0, name: str = "id"
     ) -> None:
         self.dice = dice
         self.share = share
-        """Of the requests that fail."""
+        """The share of requests that fail."""
         self.lease_kind = lease_kind
         self.keep_versions = keep_versions
         self.clock = ManualClock()
@@ -92,7 +92,7 @@ class World:
         return f"{self._name}-{next(self._ids)}"
 
     def new_fact(self, name: str, owner: str) -> Fact:
-        """Now and then of several chunks, or what is there already."""
+        """Return a new fact: sometimes with several chunks, sometimes equal to the stored one."""
         present = self.ledger.contents.get(name)
         if present is not None and present.owner == owner and self.dice.random() < 0.3:
             return present
@@ -107,7 +107,7 @@ class World:
 
 
 class FailingLeases:
-    """The leases of all clients, over a network that fails."""
+    """The leases of all clients, over an unreliable network."""
 
     def __init__(self, leases: Leases, fault: Callable[[str], Fault]) -> None:
         self._leases = leases
@@ -345,17 +345,17 @@ class Client:
 
     @contextlib.contextmanager
     def _reading(self, title: str) -> Iterator[Callable[[], range]]:
-        """Gives the numbers of the manifests that were current between then and now."""
+        """Yield a function that returns the numbers of the manifests that were current during the block."""
         ledger = self.world.ledger
         first = ledger.number
         with self._judged(title):
             yield lambda: range(first, ledger.number + 1)
 
-    # Whether a call may fail so
+    # Which errors a call may raise
 
     @contextlib.contextmanager
     def _judged(self, title: str, *expected: str) -> Iterator[None]:
-        """`expected`: further error codes that are allowed."""
+        """Check the outcome of a call. `expected`: more error codes that are allowed."""
         turns = self.world.turns
         turns.note(self.actor.name, f"begins to {title}")
         was_empty = self.world.ledger.number == 0
@@ -383,7 +383,7 @@ class Client:
 
 
 def _puts(facts: list[tuple[str, Fact]], size: int) -> list[Change]:
-    """A change for each batch."""
+    """Return one change for each batch."""
     return [_put(dict(facts[begin : begin + size])) for begin in range(0, len(facts), size)]
 
 

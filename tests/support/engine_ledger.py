@@ -1,7 +1,7 @@
-"""What a KB must hold, manifest by manifest, kept apart from the engine; and a store that compares the two.
+"""The expected content of a KB for each manifest, independent of the engine; and a store that compares both.
 
-The ledger knows which change each commit id stands for. Whenever a manifest is published it works out what the KB must
-hold from there on, and reads every shard that the manifest names, without faults, to see that it does.
+The ledger knows the change behind each commit id. When a manifest is published, the ledger computes the expected
+content, reads every shard that the manifest names without faults, and compares.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ CHUNK_SIZE_BYTES = 50
 
 
 class HashEmbedder:
-    """Another vector for each text, for no reason that a person would see."""
+    """An embedder that derives a vector from the hash of a text: similar texts have unrelated vectors."""
 
     name = "hash"
     dimension = DIMENSION
@@ -52,17 +52,17 @@ def vector_of(text: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Fact:
-    """What the KB knows of a document."""
+    """The expected state of a document."""
 
     text: str
     owner: str
     kind: int
-    """In its metadata."""
+    """The value of `kind` in the metadata."""
 
 
 Contents = Mapping[str, Fact]
 FoundChunk = tuple[float, str, str, str]
-"""Distance, document, chunk, text."""
+"""A chunk in search results: distance, document, chunk, text."""
 
 
 def nearest_chunks(contents: Contents, query: np.ndarray, limit: int) -> list[FoundChunk]:
@@ -77,27 +77,27 @@ def nearest_chunks(contents: Contents, query: np.ndarray, limit: int) -> list[Fo
 
 @dataclass(eq=False)
 class Change:
-    """What one call does to the contents, when it is published."""
+    """The effect of one call on the content, once it is published."""
 
     title: str
     apply: Callable[[Contents], Contents]
     writes_documents: bool = True
     is_afterthought: bool = False
-    """Of a call whose work is done: it must not fail any more."""
+    """Whether the call has finished its work, so that this change must not fail."""
     published: list[int] = field(default_factory=list)
-    """Numbers of the manifests that brought it: at most one for a change of documents."""
+    """Numbers of the manifests that published it: at most one for a change of documents."""
     must_not_land: str = ""
-    """The error that the caller got, if it means that nothing was written."""
+    """The error that the caller received, if that error means that nothing was written."""
 
 
 @dataclass
 class Ledger:
-    """`history[n]`: the contents under manifest n."""
+    """The expected history of a KB. `history[n]`: the content of manifest n."""
 
     kb_id: str
     history: list[Contents] = field(default_factory=lambda: [{}])
     changes: dict[str, Change] = field(default_factory=dict)
-    """By commit id."""
+    """The changes by commit id."""
     commits: set[str] = field(default_factory=set)
     manifest: Manifest | None = None
     on_note: Callable[[str], None] = lambda text: None
@@ -158,7 +158,7 @@ class WatchedStore(MemoryStore):
             self._on_fault(AssertionError(f"{key} was deleted while the manifest names it"))
 
     def audit(self) -> None:
-        """The store holds what the ledger says, in files that verify, and each document once."""
+        """Check that the store holds the content of the ledger, in files that verify, and each document once."""
         manifest = self.ledger.manifest
         found: dict[str, Fact] = {}
         for shard in manifest.shards if manifest else ():

@@ -1,4 +1,4 @@
-"""Small real parts for an engine: settings for a folder, an embedder and a store that count what they are asked."""
+"""Small real parts for an engine: settings for a folder, and an embedder and a store that count their calls."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ MANY_SHARDS: dict[str, Any] = {
     "ingest_batch_documents": 7,
     "compaction_min_shard_count": 3,
 }
-"""A few dozen documents become many shards of several runs."""
+"""Settings under which a few dozen documents make many shards in several runs."""
 
 
 def engine_settings(folder: Path, **changes: Any) -> Settings:
@@ -50,13 +50,13 @@ def engine_settings(folder: Path, **changes: Any) -> Settings:
         cache_dir=str(folder / "cache"),
         embedder="ngram",
         embedding_dimension=DIMENSION,
-        keep_versions=0,  # what is dropped is garbage: tests of versions say how many they keep
+        keep_versions=0,  # dropped shards are garbage at once; tests of versions set how many versions to keep
     )
     return Settings(engine=dataclasses.replace(policy, **changes))
 
 
 def make_core(context: EngineContext, store: BlobStore, embedder: Embedder) -> KbCore:
-    """Compose a KB of parts that a test has made itself. It makes graphs if the settings of the context say so."""
+    """Compose a KB from the parts of a test. It makes graphs if the settings of the context ask for them."""
     reader = ShardReader(context.cache, context.settings.query_shard_parallelism)
     search = Search(context.manifests, reader, context.settings, context.clock)
     return KbCore(
@@ -72,7 +72,7 @@ def make_core(context: EngineContext, store: BlobStore, embedder: Embedder) -> K
 
 
 class CountingEmbedder:
-    """The n-gram embedder, with the texts that it was asked for."""
+    """The n-gram embedder, which records the texts that it embeds."""
 
     def __init__(self, dimension: int = DIMENSION, name: str = "") -> None:
         self._embedder = NgramEmbedder(dimension)
@@ -101,7 +101,7 @@ class CountingEmbedder:
 
 
 class MirroredEmbedder(CountingEmbedder):
-    """As far from the n-gram embedder as can be: of the same size, with every vector turned round."""
+    """The opposite of the n-gram embedder: the same dimension, and every vector negated."""
 
     def __init__(self, dimension: int = DIMENSION) -> None:
         super().__init__(dimension, f"mirrored-{dimension}-v1")
@@ -111,7 +111,7 @@ class MirroredEmbedder(CountingEmbedder):
 
 
 class CountedRequests:
-    """A plan without faults, which counts the requests of each kind."""
+    """A plan without faults that counts the requests of each kind."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -127,7 +127,7 @@ def counted(store: BlobStore) -> tuple[FaultyStore, CountedRequests]:
 
 
 class Ground:
-    """A folder with a store and a cache, and KBs on them."""
+    """A folder with a store and a cache, and the KBs on them."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.folder = folder
@@ -139,7 +139,7 @@ class Ground:
         return open_kb(kb_id, settings=self.settings, **more)
 
     def fill(self, documents: Iterable[Document], kb_id: str = "default", **more: Any) -> None:
-        """Store documents with a KB that is closed again."""
+        """Open a KB, store documents, and close it."""
         with self.open(kb_id, **more) as kb:
             kb.upsert(documents)
 
@@ -173,7 +173,7 @@ def live_folders_of(ground: Ground) -> set[str]:
 
 
 def numbered(count: int, *, begin: int = 0) -> list[Document]:
-    """Documents that differ, with metadata to filter by."""
+    """Return distinct documents with metadata to filter by."""
     return [
         Document(
             f"doc-{number:04}",
@@ -189,7 +189,7 @@ _SUBJECTS = ("rivers", "bridges", "castles", "gardens", "engines")
 
 
 def placed(document_id: str, vector: Sequence[float], **metadata: Any) -> Document:
-    """A document with a given vector."""
+    """Return a document with a given vector."""
     return Document(document_id, f"text of {document_id}", metadata=metadata, vector=vector)
 
 
@@ -198,12 +198,12 @@ def random_vectors(count: int, dimension: int = DIMENSION, seed: int = 0) -> npt
 
 
 def stats_of(kb: "KnowledgeBase | RemoteKnowledgeBase") -> EngineStats:
-    """Return the figures of a KB that exists."""
+    """Return the statistics of an existing KB."""
     return kb.stats()
 
 
 def read_blob(store: BlobStore, key: str) -> bytes:
-    """Return the content of a blob that exists."""
+    """Return the content of an existing blob."""
     blob = store.get(key)
     assert blob is not None, key
     return blob.data
@@ -214,7 +214,7 @@ def ids_of(hits: Iterable[Hit]) -> list[str]:
 
 
 def all_ids(kb: KnowledgeBase, page: int = 3) -> list[str]:
-    """Page by page."""
+    """Return the ids of all documents, read page by page."""
     found: list[str] = []
     while some := kb.documents(after=found[-1] if found else "", limit=page):
         found += [each.id for each in some]
@@ -232,14 +232,14 @@ def truncate(path: Path) -> None:
 
 
 def replace_content(path: Path, content: bytes) -> None:
-    """Replace the content in place, like a faulty disk or an editor."""
+    """Overwrite the content in place, as a faulty disk or an editor does."""
     path.chmod(0o600)
     path.write_bytes(content)
     os.utime(path)
 
 
 class Once:
-    """Does something when a step comes for the first time."""
+    """A hook that calls a function when a step is reported for the first time."""
 
     def __init__(self, step: str) -> None:
         self._step = step

@@ -1,8 +1,8 @@
-"""One KB and all its concurrent clients, under the control of one seed.
+"""A simulation of one KB with concurrent clients, determined by one seed.
 
 Writers, a client that rolls back, a compactor, a collector, readers and an evictor run the engine's code, each as a
-separate process would (`engine_client.py`), on one store that fails before and after, sleeps, repeats, and lets
-requests arrive late. `engine_turns.py` lets one of them act at a time; `engine_ledger.py` knows what the KB must hold.
+separate process would (`engine_client.py`), on one store that loses requests or answers, stalls, repeats requests, and
+delivers them late. `engine_turns.py` lets one of them act at a time; `engine_ledger.py` has the expected content.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ SHARES = (0.0, 0.01, 0.03, 0.08)
 LEASE_KINDS = ("memory", "blob", "none")
 KEPT_VERSIONS = (0, 1, 3, 1_000)
 FAR_AHEAD = NOON.replace(year=2200)
-"""By this clock, nothing in the cache was used for a long time."""
-_MEMORY_FOLDER = Path("/dev/shm")  # what is built here is thrown away: no disk has to keep it
+"""A time so late that nothing in the cache counts as recently used."""
+_MEMORY_FOLDER = Path("/dev/shm")  # the files are temporary, so they need no fsync
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ def simulate(seed: int) -> Outcome:
     return Outcome(tuple(world.turns.faults), tuple(world.turns.trace), world.ledger.number)
 
 
-# ── where a history begins ─────────────────────────────────────────────────────────────────────────
+# ── initial states ─────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """A KB as an earlier, quiet history left it."""
+    """An initial state of the KB."""
 
     store: WatchedStore
     ledger: Ledger
@@ -90,7 +90,7 @@ def _copy(source: World | Beginning, store: WatchedStore, ledger: Ledger) -> Non
 
 @functools.cache
 def beginnings() -> tuple[Beginning, ...]:
-    """Nothing; a tail that the next write merges; runs of several shards and tombstones; an empty KB; garbage."""
+    """Return the initial states: no KB, small shards to merge, several runs with tombstones, an empty KB, garbage."""
     world = World(random.Random(0), share=0.0, lease_kind="memory", keep_versions=1_000, name="early")
     found = [Beginning.of(world)]
     with _scratch_folder() as folder:
@@ -111,7 +111,7 @@ def beginnings() -> tuple[Beginning, ...]:
     return tuple(found)
 
 
-# ── who does what ──────────────────────────────────────────────────────────────────────────────────
+# ── clients ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _cast(world: World, client: Callable[[str], Client], folder: Path) -> dict[Actor, Callable[[], None]]:
@@ -190,12 +190,12 @@ def _evict(world: World, actor: Actor, folder: Path) -> None:
         machine = folder / f"machine-{number % 3}" / "shards"
         by_age = ShardCache(world.store, machine, ManualClock(FAR_AHEAD), ttl_seconds=1.0)
         by_size = ShardCache(world.store, machine, world.clock, max_bytes=10_000)
-        with contextlib.suppress(errors.StorageError):  # E205: all that is left is in use
+        with contextlib.suppress(errors.StorageError):  # E205: everything left in the cache is in use
             report = (by_size if number % 2 else by_age).sweep()
             world.turns.note(actor.name, f"{report}")
 
 
-# ── how it ends ────────────────────────────────────────────────────────────────────────────────────
+# ── final check ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _end_well(world: World, clients: list[Client], folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""Threads that take turns: one runs at a time, and one pair of dice says which.
+"""Threads that take turns: one runs at a time, chosen by one random generator.
 
-Every thread stops before each request, and the dice choose which thread continues, how the clocks move
-meanwhile, and who falls asleep for a while. The same seed gives the same history.
+Every thread stops before each request. The generator chooses the thread that continues, how far the clocks advance,
+and which threads sleep. The same seed gives the same history.
 """
 
 import random
@@ -14,11 +14,11 @@ from pair.testing.faulty_store import Arrival
 
 MOST_TURNS = 20_000
 STUCK_SECONDS = 120.0
-"""Only for a thread that waits for another one: none does while all is well, however slow the machine."""
+"""A limit for a thread that waits for another one. Without a bug no thread waits, however slow the machine."""
 
 
 class StoppedError(BaseException):
-    """Raised after a failure, to keep the current state. It is not caught."""
+    """Raised in all threads after a failure, so that the state stays unchanged. It is not caught."""
 
 
 @dataclass(eq=False)
@@ -26,13 +26,13 @@ class Actor:
     name: str
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     asleep_until: int = 0
-    """The turn at which it may continue."""
+    """The turn after which it may continue."""
     is_done: bool = False
 
 
 @dataclass(frozen=True)
 class Weather:
-    """How often something happens at a turn."""
+    """The probabilities of events at a turn."""
 
     sleep: float = 0.05
     clock_leap: float = 0.01
@@ -41,7 +41,7 @@ class Weather:
 
 
 class Turns:
-    """Call `point` wherever another thread could act."""
+    """The scheduler. Threads call `point` wherever another thread could act."""
 
     def __init__(self, dice: random.Random, clock: ManualClock, weather: Weather) -> None:
         self.trace: list[str] = []
@@ -55,7 +55,7 @@ class Turns:
         self._is_calm = True
         self._is_over = threading.Event()
 
-    # From outside
+    # Called by the test
 
     def run(self, works: dict[Actor, Callable[[], None]]) -> None:
         """Run all threads to their end, or until one of them raises; see `faults`."""
@@ -80,7 +80,7 @@ class Turns:
     def note(self, who: str, what: str) -> None:
         self.trace.append(f"{self._turn:5} {who:12} {what}")
 
-    # From a thread whose turn it is
+    # Called by the thread that has the turn
 
     def point(self, actor: Actor) -> None:
         """Choose the thread that continues."""
@@ -101,7 +101,7 @@ class Turns:
         self.note(actor.name, f"sleeps until {actor.asleep_until}")
 
     def rest(self, actor: Actor) -> None:
-        """Until something happened, perhaps."""
+        """Sleep for a random number of turns, so that other threads may act first."""
         self.sleep(actor, self._dice.choice((1, 10, 30, 60)))
         self.point(actor)
 

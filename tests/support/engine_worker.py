@@ -1,6 +1,8 @@
-"""Processes that write to a KB and die or stop at a given point, forked from one that has loaded everything.
+"""Worker processes that write to a KB and die or stop at a given step.
 
-A worker notes every call after it returned: what is in its log was acknowledged.
+They are forked from a process that has loaded all modules.
+
+A worker logs every call after it returns, so the log lists the acknowledged calls.
 """
 
 import contextlib
@@ -47,7 +49,7 @@ def documents_of(vectors: Mapping[str, Sequence[float]]) -> list[Document]:
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
-    """`options`: of the engine."""
+    """Return settings. `options`: settings of the engine."""
     return Settings(
         engine=EngineSettings(**{"embedder": "ngram", "embedding_dimension": 8, "keep_versions": 0, **options})
     )
@@ -78,9 +80,9 @@ def call(kb: KnowledgeBase, name: str, argument: Any, embedder: Embedder) -> dic
 
 
 def watch(kb: KnowledgeBase, end: Path, embedder: Embedder) -> dict[str, Any]:
-    """Ask for every document by its own text until the file `end` is there; stop once, when all were asked once.
+    """Search for every document by its text until the file `end` exists. Pause with SIGSTOP after the first round.
 
-    What came of it: how often, and in which order it changed.
+    Return the outcomes, each with its count, in the order in which they changed.
     """
     counts: Counter[str] = Counter()
     order: list[str] = []
@@ -111,8 +113,11 @@ def _asked(kb: KnowledgeBase, name: str, text: str, embedder: Embedder) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """What one process does, in order. `at`: the step, which of its occurrences counted from 1, and the signal that the
-    process sends itself there. `insists`: a call that met a conflict is made again, as its error advises."""
+    """The calls that one process makes, in order.
+
+    `at`: a step, its occurrence counted from 1, and the signal that the process sends itself there. `insists`: repeat a
+    call after a conflict, as the error advises.
+    """
 
     kb_id: str
     options: Mapping[str, Any]
@@ -121,15 +126,15 @@ class Job:
     at: tuple[str, int, int] | None = None
     insists: bool = False
     mirrored: bool = False
-    """With the other embedder."""
+    """Whether to use the other embedder."""
 
 
 @dataclass(frozen=True)
 class Noted:
-    """One line of a worker's log: the report of a call, or the code of the error that it raised."""
+    """A line of a worker's log: the report of a call, or the code of its error."""
 
     number: int
-    """Of the call."""
+    """The number of the call."""
     report: dict[str, Any]
     error: str
 
@@ -164,9 +169,10 @@ def hook(at: tuple[str, int, int] | None) -> Callable[[str], None]:
 
 
 def _stop_without_locks() -> None:
-    """Stop this process when no other thread changes a blob, as the one that renews the lease does.
+    """Stop this process while no other thread changes a blob.
 
-    Stopped with a lock of the local store, it would block all processes, even after its lease has ended.
+    The thread that renews the lease may hold a lock of the local store, which would block all processes even after the
+    lease ends.
     """
     changing = {LocalStore._replace.__code__, LocalStore.delete.__code__}
     own = threading.get_ident()
@@ -205,7 +211,7 @@ def work(job: Job) -> None:
 
 
 def serve() -> None:
-    """A line for each order: a job to start, or the number of a process to wait for."""
+    """Serve orders, one per line: a job to start, or the id of a process to wait for."""
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
@@ -230,7 +236,7 @@ def _forked(job: Job) -> int:
         os._exit(70)
 
 
-# ── the test's side ────────────────────────────────────────────────────────────────────────────────
+# ── used by tests ──────────────────────────────────────────────────────────────────────────────────
 
 
 class Workers:
@@ -273,7 +279,7 @@ def running_workers(environment: Mapping[str, str] | None = None) -> Iterator[Wo
 
 
 if __name__ == "__main__":
-    # What a job needs, loaded once for all of them.
+    # Load the modules that jobs need once, before the first fork.
     import redis  # noqa: F401
 
     import pair.blobs.leases

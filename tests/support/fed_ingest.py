@@ -1,4 +1,4 @@
-"""`pair ingest --runner local` on a terminal, fed by the test: it cannot end before the test lets it."""
+"""`pair ingest --runner local` on a terminal. The test sends its input, so the command runs until the test ends it."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ class FedIngest:
         self.process.stdin.flush()
 
     def workers_when_built(self, count: int) -> list[int]:
-        """Return the processes after this number of documents is built."""
+        """Return the worker processes, once this number of documents is built."""
         while not any(int(built.replace(",", "")) >= count for built in re.findall(r"([\d,]+) of", self._told)):
             self._told += os.read(self._terminal, 4096).decode()
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()

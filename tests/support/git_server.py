@@ -1,4 +1,4 @@
-"""Real git repositories behind a real server: git's own daemon on loopback."""
+"""Real git repositories on a real server: the git daemon on loopback."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def commit(repository: Path, files: dict[str, str | bytes]) -> str:
-    """Write files and commit them, making the repository if need be; returns the commit."""
+    """Write files and commit them, in a new repository if there is none. Return the commit."""
     if not repository.exists():
         repository.mkdir(parents=True)
         git(repository, "init", "--quiet")
@@ -29,7 +29,7 @@ def commit(repository: Path, files: dict[str, str | bytes]) -> str:
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve every repository below the folder; gives the address of the folder."""
+    """Serve every repository below the folder; yield the address of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Archives that must be refused, built byte by byte because no honest tool would write them."""
+"""Archives that must be refused. They are built byte by byte, because no normal tool writes them."""
 
 import random
 import struct
@@ -31,12 +31,12 @@ _END64 = struct.Struct("<4sQ2H2L4Q")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 
 
-# ── a writer that believes everything ──────────────────────────────────────────────────────────────
+# ── a zip writer without checks ────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The attributes that are None behave normally."""
+    """An entry of an archive. Attributes that are None get valid values."""
 
     name: str | bytes
     content: bytes = b"# page\n"
@@ -109,7 +109,10 @@ def with_end(
 def with_end64(
     directory: bytes, count: int, offset: int, *, record_offset: int | None = None, end: tuple[int, int] | None = None
 ) -> bytes:
-    """`record_offset` is where the locator points; `end` are count and size in the old end record."""
+    """Return an archive with a zip64 end record.
+
+    `record_offset`: the target of the locator. `end`: count and size in the old end record.
+    """
     told_count, told_bytes = (UNSET_16, UNSET_32) if end is None else end
     record = _END64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, len(directory), offset)
     told_offset = offset + len(directory) if record_offset is None else record_offset
@@ -118,7 +121,7 @@ def with_end64(
 
 
 def small_end64_record() -> bytes:
-    """A record of a small directory, for a locator to point to instead of the true one."""
+    """Return the zip64 record of a small directory, as a false target for a locator."""
     return _END64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, 47, 0)
 
 
@@ -127,7 +130,7 @@ def zip64_extra(*sizes: int) -> bytes:
 
 
 def crowded_directory(count: int) -> bytes:
-    """The same entry over and over: the shortest that an entry can be."""
+    """Return a directory that repeats one entry of minimum length."""
     return Entry("a", b"").central(0) * count
 
 
@@ -135,7 +138,7 @@ def crowded_directory(count: int) -> bytes:
 
 
 def zeros_deflated(mebibytes: int) -> bytes:
-    """Deflated zeros at no cost: after a full flush the same bytes may be repeated."""
+    """Return deflated zeros quickly: after a full flush, the same bytes may be repeated."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(MEBIBYTE)) + packer.flush(zlib.Z_FULL_FLUSH)
     return piece * mebibytes + packer.flush()
@@ -158,7 +161,7 @@ def nested_bomb() -> bytes:
 
 
 def shared_header() -> bytes:
-    """Every entry is the same bytes of the archive under another name."""
+    """Return an archive whose entries all share the same bytes under different names."""
     first = Entry("0.md", random.Random(1).randbytes(100_000))
     directory = first.central(0)
     for number in range(1, 50):
@@ -167,7 +170,7 @@ def shared_header() -> bytes:
 
 
 def quoted_headers() -> bytes:
-    """Each entry unpacks to the header of the next one and what that unpacks to (David Fifield's zip bomb)."""
+    """Return a zip bomb by David Fifield's method: each entry unpacks to the header of the next one and its content."""
     content = random.Random(2).randbytes(60_000)
     body = Entry("50.md", content, DEFLATED).local()
     packed_bytes = len(Entry("50.md", content, DEFLATED).raw_packed)
@@ -207,7 +210,7 @@ def with_byte_changed(archive: bytes, at: int) -> bytes:
 
 @dataclass(frozen=True)
 class Hostile:
-    """`reason` is a part of what the refusal says, so that an archive is refused for what is wrong with it."""
+    """An archive to refuse. `reason`: a part of the expected error, so that it is refused for the right reason."""
 
     id: str
     reason: str

@@ -1,6 +1,6 @@
-"""Shards made by an attacker: any change of their files, with matching hashes and sizes.
+"""Shards from an attacker: arbitrary changes of their files, with matching hashes and sizes.
 
-As a program, it tries many changes in one process that has little memory: support.hostile_shards FOLDER BEGIN END
+As a program, it tries many changes in one process with little memory: support.hostile_shards FOLDER BEGIN END
 """
 
 import contextlib
@@ -46,7 +46,7 @@ _CPU_SECONDS = 20
 
 
 def make_ground(folder: Path, **changes: Any) -> Ground:
-    """A KB with one shard of 24 documents and their graph."""
+    """Make a KB with one shard of 24 documents and their graph."""
     ground = Ground(folder, graph="text", **changes)
     with ground.open() as kb:
         kb.upsert(
@@ -61,7 +61,7 @@ def read_manifest(ground: Ground) -> Manifest:
 
 
 def change_shard(ground: Ground, role: FileRole, change: Change) -> ShardRef:
-    """Change a file of the first shard; name the shard by its new bytes, and name that in the manifest."""
+    """Change a file of the first shard, rename the shard by its new hash, and update the manifest."""
     manifest = read_manifest(ground)
     before = manifest.shards[0]
     content = change((ground.store / before.key(role)).read_bytes())
@@ -84,7 +84,7 @@ def put_manifest(ground: Ground, manifest: Manifest) -> None:
 
 
 def change_rows(content: bytes, folder: Path, statements: str) -> bytes:
-    """A rows file after these statements."""
+    """Return a rows file after running these statements in it."""
     path = folder / "changed.duckdb"
     path.write_bytes(content)
     with contextlib.closing(duckdb.connect(str(path))) as connection:
@@ -95,7 +95,7 @@ def change_rows(content: bytes, folder: Path, statements: str) -> bytes:
 
 
 def change_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """A pack whose header says something else of the same sections."""
+    """Return a file of arrays with a changed header and the same sections."""
     size = int.from_bytes(content[8:16], "little")
     header = json.loads(content[16 : 16 + size])
     change(header)
@@ -105,7 +105,7 @@ def change_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> b
 
 
 def change_section(content: bytes, name: str, change: Change) -> bytes:
-    """A pack with other bytes, as many, in one section."""
+    """Return a file of arrays in which one section has other bytes of the same length."""
     size = int.from_bytes(content[8:16], "little")
     section = json.loads(content[16 : 16 + size])[name]
     begin = 16 + size + section["offset"]
@@ -196,7 +196,7 @@ def lie_in_header(content: bytes, dice: random.Random) -> bytes:
 
 
 def lie_in_values(content: bytes, dice: random.Random) -> bytes:
-    """Put an extreme, or a value from elsewhere, in the place of one value or of all."""
+    """Replace one value or all values by an extreme or a copied one."""
     header = json.loads(content[16 : 16 + int.from_bytes(content[8:16], "little")])
     name = dice.choice([each for each in sorted(header) if header[each]["size"]] or ["none"])
     if name == "none":
@@ -221,11 +221,11 @@ def damage(content: bytes, role: FileRole, dice: random.Random, folder: Path) ->
     return dice.choice(ways)(content, dice)
 
 
-# ── what is tried ──────────────────────────────────────────────────────────────────────────────────
+# ── trials ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def use(kb: KnowledgeBase, folder: Path) -> Iterator[Callable[[], object]]:
-    """Everything that reads a shard."""
+    """Call every operation that reads a shard."""
     for mode in ("hybrid", "keyword", "vector", "graph", "adaptive"):
         yield lambda mode=mode: [hit.to_json() for hit in kb.search("rivers Anna Berg", mode=mode, limit=30)]  # type: ignore[misc]
     yield lambda: kb.search("riv* bridges", filter={"number": {"gte": 3}, "subject": {"prefix": "r"}}, limit=30)
@@ -242,7 +242,7 @@ def use(kb: KnowledgeBase, folder: Path) -> Iterator[Callable[[], object]]:
 
 
 def edit_json(value: Any, dice: random.Random) -> None:
-    """Put a lie in the place of something within the value."""
+    """Replace a part of the value by a false one."""
     container, key = value, dice.choice(sorted(value))
     while isinstance(container[key], dict | list) and container[key] and dice.random() < 0.8:
         container = container[key]
@@ -261,7 +261,7 @@ def damage_manifest(content: bytes, dice: random.Random) -> bytes:
 
 
 def damage_lines(content: bytes, dice: random.Random) -> bytes:
-    """An export with changed documents that ends with the right hash; or one with any bytes changed."""
+    """Return an export with changed documents and a right hash, or one with arbitrary changed bytes."""
     if dice.random() < 0.3:
         return dice.choice([flip, cut, splice])(content, dice)
     lines = [json.loads(line) for line in content.splitlines()]
@@ -271,7 +271,7 @@ def damage_lines(content: bytes, dice: random.Random) -> bytes:
 
 
 def end_lines(lines: list[bytes]) -> bytes:
-    """An export of these lines, with the trailer that belongs to them."""
+    """Return an export of these lines with their trailer."""
     digest = hashlib.sha256(b"".join(lines)).hexdigest()
     return b"".join(lines) + json.dumps({"end": {"documents": len(lines) - 1, "sha256": digest}}).encode() + b"\n"
 
@@ -286,7 +286,7 @@ def attempt(act: Callable[[], object]) -> errors.PairError | None:
 
 
 def try_one(number: int, pristine: Path, work: Path) -> None:
-    """Apply one change and use the shard. Raises every exception that is not a PairError."""
+    """Apply one change and use the shard. Raises any exception except PairError."""
     dice = random.Random(number)
     shutil.copytree(pristine, work)
     ground = Ground(work, graph="text")
@@ -316,13 +316,13 @@ def try_one(number: int, pristine: Path, work: Path) -> None:
 
 
 def limit_memory() -> None:
-    """Beyond what is mapped by now: libraries reserve much that they never use."""
+    """Limit the memory that is mapped from now on: libraries reserve more than they use."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + _MEMORY_BYTES, mapped + _MEMORY_BYTES))
 
 
 def run(folder: Path, begin: int, end: int) -> int:
-    """Says which number fails, also when the process dies of it."""
+    """Run the trials. The file `number` has the current one, so that a crash shows it."""
     pristine = folder / "pristine"
     with make_ground(pristine).open() as kb:
         kb.backup.export(pristine / "whole.jsonl")

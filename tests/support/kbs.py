@@ -24,12 +24,12 @@ def zip_of(files: Mapping[str, str | bytes], method: int = zipfile.ZIP_DEFLATED)
 
 
 def zip_of_size(size_bytes: int) -> bytes:
-    """An archive of about this size that cannot be compressed."""
+    """Return an incompressible archive of about this size."""
     return zip_of({"README.md": "# Large\n", "data.bin": random.Random(7).randbytes(size_bytes)}, zipfile.ZIP_STORED)
 
 
 def many_files(count: int, *, version: str) -> dict[str, str | bytes]:
-    """Pages in folders; each says which version it is of."""
+    """Return many pages in folders; each names its version."""
     return {f"part-{number % 10}/page-{number}.md": f"# Page {number}\n\n{version}\n" * 20 for number in range(count)}
 
 

@@ -1,4 +1,4 @@
-"""Librarians of every kind, good and bad, and a way to ask them."""
+"""Working and faulty librarians of every kind, and a function to ask them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,7 +38,7 @@ async def hanging(query: str, context: Context | None = None) -> Response:
 
 
 class Recorder:
-    """Answers, and remembers what it was given."""
+    """A librarian that answers, and records its arguments."""
 
     def __init__(self, response: Response | None = None) -> None:
         self.response = response or Response(answer="Noted.", confidence=0.9)

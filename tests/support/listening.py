@@ -1,4 +1,4 @@
-"""Servers of a test's own on loopback."""
+"""Servers on loopback that one test starts."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ class QuietServer(ThreadingHTTPServer):
 
 
 class QuietHandler(BaseHTTPRequestHandler):
-    """Logs nothing, and sends a whole answer with one call."""
+    """A handler that logs nothing, and sends a whole answer with one call."""
 
     def log_message(self, format: str, *arguments: Any) -> None:
         pass
@@ -34,7 +34,7 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 class LoopbackServer:
-    """A server that listens for as long as the context lasts."""
+    """A server that listens while the block runs."""
 
     def __init__(self, httpd: ThreadingHTTPServer) -> None:
         self._httpd = httpd
@@ -55,6 +55,6 @@ class LoopbackServer:
 
 @contextlib.contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Its address, for as long as the context lasts."""
+    """Yield the address of a server that listens while the block runs."""
     with LoopbackServer(QuietServer(("127.0.0.1", 0), handler)) as server:
         yield f"http://127.0.0.1:{server.port}"

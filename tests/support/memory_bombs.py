@@ -1,6 +1,6 @@
-"""Small files that say they hold more than any memory. As a program: support.memory_bombs NAME FOLDER, with a limit.
+"""Small files that claim to hold more data than any memory.
 
-Writes the code of the error that came of it.
+As a program, it opens one under a memory limit and prints the error code: support.memory_bombs NAME FOLDER
 """
 
 import base64
@@ -33,7 +33,7 @@ _HEADER = {
 
 
 def merge_a_graph(folder: Path) -> None:
-    """Each row is said to name 67 million entities."""
+    """Merge graphs of which each row claims to name 67 million entities."""
     ground = make_ground(folder)
     starts = b"".join(min(number << 26, (1 << 32) - 1).to_bytes(4, "little") for number in range(10_000))
 
@@ -42,13 +42,13 @@ def merge_a_graph(folder: Path) -> None:
 
     change_shard(ground, "graph", lambda content: change_section(content, "row_starts", change))
     with ground.open() as kb:
-        kb.upsert(numbered(1, begin=50))  # another shard to merge it with
+        kb.upsert(numbered(1, begin=50))  # a second shard to merge with
         limit_memory()
         kb.maintenance.compact(everything=True)
 
 
 def copy_keywords(folder: Path) -> None:
-    """A file of keywords is said to be about a million million rows."""
+    """Copy a keyword file that claims to cover 10^12 rows."""
     ground = make_ground(folder)
 
     def change(section: bytes) -> bytes:
@@ -56,13 +56,13 @@ def copy_keywords(folder: Path) -> None:
 
     change_shard(ground, "keywords", lambda content: change_section(content, "about", change))
     with ground.open() as kb:
-        kb.upsert(numbered(1, begin=50))  # another shard to merge it with
+        kb.upsert(numbered(1, begin=50))  # a second shard to merge with
         limit_memory()
         kb.maintenance.compact(everything=True)
 
 
 def import_packed_lines(folder: Path) -> None:
-    """240 kB that unpack to 240 MB, and would be 80 million lists."""
+    """Import 240 kB that unpack to 240 MB with 80 million lists."""
     line = b'{"id":[' + b"[]," * 80_000_000 + b"0]}\n"
     content = end_lines([json.dumps(_HEADER).encode() + b"\n", line])
     (folder / "bomb.jsonl.gz").write_bytes(gzip.compress(content))
@@ -73,7 +73,7 @@ def import_packed_lines(folder: Path) -> None:
 
 
 def import_lines(folder: Path) -> None:
-    """90 MB that would be 30 million lists."""
+    """Import 90 MB with 30 million lists."""
     line = b'{"id":[' + b"[]," * 30_000_000 + b"0]}\n"
     (folder / "bomb.jsonl").write_bytes(end_lines([json.dumps(_HEADER).encode() + b"\n", line]))
     del line
@@ -83,7 +83,7 @@ def import_lines(folder: Path) -> None:
 
 
 def read_a_manifest(folder: Path) -> None:
-    """40 shards of 268 million documents each, with a mark on every one."""
+    """Read a manifest of 40 shards with 268 million deleted documents each."""
     ground = make_ground(folder)
     manifest = read_manifest(ground)
     value = json.loads(to_bytes(dataclasses.replace(manifest, shards=manifest.shards * 40)))

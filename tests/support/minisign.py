@@ -1,4 +1,4 @@
-"""The real minisign: keys, signatures, and its word on ours."""
+"""The real minisign program: makes keys and signatures, and verifies those of pair."""
 
 import resource
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 PASSWORD = "seven grey stones"
 """The password of the key `encrypted`."""
 _LITTLE_MEMORY_BYTES = 60_000_000
-"""It then encrypts a key with what it can get, which takes a moment and not a gigabyte."""
+"""With little memory, minisign encrypts a key quickly instead of using a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Keys:
         return self.public.read_text().splitlines()[0].rpartition(" ")[2]
 
     def sign(self, path: Path, *options: str, comment: str = "signed by hand") -> Path:
-        """Writes `<path>.minisig`; `-l` makes a signature of the old kind."""
+        """Write `<path>.minisig`. The option `-l` makes a signature in the old format."""
         _minisign("-S", *options, "-s", str(self.secret), "-m", str(path), "-t", comment)
         return path.with_name(path.name + ".minisig")
 

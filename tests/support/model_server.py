@@ -1,11 +1,11 @@
-"""A real OpenAI-compatible server on loopback that answers deterministically, and as badly as a test asks it to.
+"""A real OpenAI-compatible server on loopback with deterministic answers, and with the faults that a test scripts.
 
     with ModelServer() as server:
         server.answers.append(Answer(status=429, headers={"Retry-After": "0"}))   # first this, then normal replies
         OpenAiSummariser(ModelPolicy(server.url, "any", "")).summarise("a.md", "Cats sleep.")
         server.calls, server.calls_by_source["a.md"], server.requests[0]["messages"]
 
-A normal reply is `About: ` and the first 60 characters of the text between the markers, so that a test knows it.
+A normal reply is `About: ` and the first 60 characters of the text between the markers, so that it is predictable.
 Vectors are those of the n-gram embedder, three times as long, and the last text's come first.
 """
 
@@ -27,19 +27,19 @@ _DATA = re.compile(r"^BEGIN DATA (\w+)\nSource: ([^\n]*)\n\n(.*)\nEND DATA \1$",
 
 @dataclass(frozen=True)
 class Answer:
-    """One scripted answer. `body` replaces the whole completion, `text` only what the model says in it."""
+    """One scripted answer. `body` replaces the whole completion, `text` only the reply in it."""
 
     status: int = 200
     text: str | None = None
     body: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     cut_after: int | None = None
-    """The number of words that are sent of a streamed reply."""
+    """The number of words of a streamed reply before the connection is cut."""
     held_after: int | None = None
     """The number of words of a streamed reply after which the rest waits for `release`."""
     release: threading.Event = field(default_factory=threading.Event)
     delay_seconds: float = 0.0
-    """Ends early when the server does."""
+    """A delay before the answer. It ends early if the server stops."""
 
 
 EMPTY = Answer(text="  \n")
@@ -48,7 +48,11 @@ NOT_JSON = Answer(body="{not json")
 
 
 class ModelServer:
-    """`stop()` refuses connections until `start()`, on the same port. `context_characters`: longer data is refused."""
+    """The server.
+
+    After `stop()` it refuses connections until `start()`, on the same port. `context_characters`: the maximum length of
+    data.
+    """
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -94,7 +98,7 @@ class ModelServer:
         threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def answer_to(self, path: str, headers: dict[str, str], request: dict[str, Any]) -> Answer:
-        """Count the request, and decide on its answer."""
+        """Count the request, and return its answer."""
         source, text = data_of(request)
         with self._lock:
             self.paths.append(path)
@@ -124,7 +128,7 @@ class ModelServer:
 
 
 def data_of(request: dict[str, Any]) -> tuple[str, str]:
-    """The source and the text of a request, taken from between its markers."""
+    """Return the source and the text of a request, which are between its markers."""
     found = _DATA.search(str(request["messages"][-1]["content"])) if "messages" in request else None
     return (found[2], found[3]) if found else ("", "")
 
@@ -136,7 +140,7 @@ class _Httpd(QuietServer):
         self.connections: set[socket.socket] = set()
 
     def close_connections(self) -> None:
-        """Close connections that a client keeps alive: they would be answered although the server has stopped."""
+        """Close the connections that clients keep alive, which would be answered after the stop."""
         for connection in list(self.connections):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
@@ -168,7 +172,7 @@ class _Handler(QuietHandler):
         self.answer(answer.status, body, {"Content-Type": "application/json", **answer.headers})
 
     def _stream(self, model: str, answer: Answer) -> None:
-        """Word by word; `cut_after` pieces the connection is gone."""
+        """Stream the reply word by word. Close the connection after `cut_after` words."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")

@@ -1,4 +1,4 @@
-"""Small real files of Office, OpenDocument, EPUB, RTF and e-mail."""
+"""Small real files: Office, OpenDocument, EPUB, RTF and e-mail."""
 
 import io
 import zipfile
@@ -39,7 +39,7 @@ def unpack(content: bytes) -> dict[str, bytes]:
 
 
 def declare_size(content: bytes, name: str, size: int) -> bytes:
-    """Write another unpacked size of a part into the directory of an archive."""
+    """Return the archive with a false unpacked size of one part in its directory."""
     at = content.rindex(name.encode()) - 46
     assert content[at : at + 4] == b"PK\1\2"
     return content[: at + 24] + size.to_bytes(4, "little") + content[at + 28 :]
@@ -85,7 +85,7 @@ def pptx() -> bytes:
 
 
 def xlsx(rows: str | None = None) -> bytes:
-    """A workbook of one sheet. Style 1 is a date."""
+    """Return a workbook with one sheet. Style 1 is a date."""
     names = f'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main" xmlns:r="{OFFICE}"'
     text = '<c r="{}" t="inlineStr"><is><t>{}</t></is></c>'.format
     if rows is None:

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback with the manners, good and bad, of the web's servers."""
+"""A real HTTP server on loopback that behaves like good and bad web servers."""
 
 import itertools
 import ssl
@@ -22,8 +22,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """`declared_length`: what Content-Length says instead of the truth; -1 leaves it out, and the body ends with the
-    connection. `pieces` come instead of `body`, for as long as the client and the server live."""
+    """A scripted reply.
+
+    `declared_length`: a false Content-Length; -1 omits it, and the body ends with the connection. `pieces`: sent
+    instead of `body` until the client or the server ends.
+    """
 
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
@@ -34,7 +37,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class RawReply:
-    """Bytes as they go over the wire, in pieces."""
+    """A reply given as raw bytes, in pieces."""
 
     pieces: Callable[["PageServer"], Iterator[bytes]]
 
@@ -43,7 +46,7 @@ Answering = Callable[[Asked], Reply | RawReply]
 
 
 class PageServer(LoopbackServer):
-    """`with PageServer() as server: server.pages["/"] = Reply(...)`; `asked` lists every request."""
+    """The server: `with PageServer() as server: server.pages["/"] = Reply(...)`. `asked` lists every request."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.pages: dict[str, Reply | RawReply | Answering] = {}
@@ -72,7 +75,7 @@ class _Httpd(ThreadingHTTPServer):
     pages: PageServer
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is what many tests are about."""
+        """Ignore clients that close the connection: many tests do that."""
 
 
 class _Handler(QuietHandler):
@@ -125,7 +128,7 @@ def redirect(location: str, status: int = 302) -> Reply:
 
 
 def silence(server: PageServer) -> Iterator[bytes]:
-    """Nothing at all until the server stops."""
+    """Yield nothing until the server stops."""
     server.stopped.wait()
     yield b""
 
@@ -146,7 +149,7 @@ def endless(_server: PageServer) -> Iterator[bytes]:
 
 
 def gzip_bomb(unpacked_bytes: int) -> bytes:
-    """A gzip body a thousand times smaller than what it unpacks to; made of one block again and again."""
+    """Return a gzip body that unpacks to a thousand times its size, by repeating one block."""
     unit = 1024 * 1024
     packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     head = packer.compress(bytes(unit)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -156,7 +159,7 @@ def gzip_bomb(unpacked_bytes: int) -> bytes:
 
 @dataclass
 class Names:
-    """A resolver: for each name its answers in turn, the last one for ever. `asked` lists every question."""
+    """A resolver with scripted answers for each name. The last answer repeats. `asked` lists every question."""
 
     answers: dict[str, list[Sequence[str]]]
     asked: list[str] = field(default_factory=list)
@@ -170,5 +173,5 @@ class Names:
 
 
 def only_first_loopback(address: str) -> str | None:
-    """A judge for tests: 127.0.0.1 stands for the public web, and everything else for what must not be reached."""
+    """Treat 127.0.0.1 as a public address, and every other address as forbidden."""
     return None if address == "127.0.0.1" else "a private address"

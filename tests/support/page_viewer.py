@@ -1,4 +1,4 @@
-"""A viewer of the page in a real Chromium that records every unexpected event."""
+"""A real Chromium that opens the page and records every unexpected event."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Viewer:
-    """Pages of one server, each in a separate context."""
+    """A viewer that opens pages of one server, each in a separate browser context."""
 
     def __init__(self, browser: Browser, address: str) -> None:
         self._browser = browser
@@ -66,7 +66,10 @@ class Viewer:
 
     @contextlib.contextmanager
     def page(self, hash_: str = "", *, allowed: tuple[str, ...] = (), **context: Any) -> Iterator[Page]:
-        """Ends with a failure when anything was logged but what is allowed, asked for elsewhere, or popped up."""
+        """Yield an open page.
+
+        Fail if it logs anything not allowed, sends a request to another host, or opens a dialog.
+        """
         faults: list[str] = []
         options = {"viewport": DESKTOP, "reduced_motion": "reduce", **context}
         with contextlib.closing(self._browser.new_context(**options)) as own:
@@ -107,7 +110,7 @@ def keep_screenshot(page: Page, name: str) -> None:
 
 
 def keystroke_latencies(page: Page, texts: list[str], *, pause_ms: int = 120) -> list[float]:
-    """Milliseconds from each keystroke to when the results for it, or for a later one, are painted."""
+    """Return the milliseconds from each keystroke until the results for it, or for a later one, are painted."""
     page.evaluate(_LATENCY)
     for text in texts:
         page.fill("#q", "")

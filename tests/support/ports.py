@@ -5,11 +5,11 @@ import os
 import socket
 import threading
 
-# Below those that systems give to outgoing connections, which could take one before the server does. SeaweedFS adds
-# 10,000 to some of its ports.
+# Below the ports of outgoing connections, which could take a port before the server does. SeaweedFS adds 10,000 to
+# some of its ports.
 _FIRST, _LAST = 20_000, 32_000
 _lock = threading.Lock()
-# Test processes begin at different places, so that two of them hardly ever try the same port at once.
+# Test processes begin at different ports, so two of them seldom try the same port at once.
 _next = _FIRST + os.getpid() * 97 % (_LAST - _FIRST)
 
 

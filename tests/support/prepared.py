@@ -1,7 +1,7 @@
-"""Commands without their start: a process that has everything loaded, and is copied for each of them.
+"""Fast commands: a process that has loaded all modules is forked for each command.
 
-Each command still is a process with its own folder, environment, output and end; what is saved is the loading, which is
-most of a short command. `Workplace.start` runs commands from nothing, as users do.
+Each command still is a process with its own folder, environment, output and exit status. This saves the loading, which
+is most of a short command. `Workplace.start` starts a new process, as users do.
 """
 
 import array
@@ -41,12 +41,12 @@ _LOADED = (
     "yaml",
     "zoneinfo",
 )
-"""Not DuckDB: it starts a thread when it is loaded, which a copy would not have."""
+"""Modules to load. DuckDB is not among them: it starts a thread, which a fork would lack."""
 _REQUEST_BYTES = 1 << 20
 
 
 class Copy:
-    """One command at work."""
+    """A running command."""
 
     def __init__(self, connection: socket.socket, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self._connection = connection
@@ -71,14 +71,14 @@ class Copy:
 
 
 class Prepared:
-    """The process, started when it is first needed."""
+    """The process to fork, started on first use."""
 
     def __init__(self) -> None:
         self._address = ""
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str, str]:
-        """Exit status, stdout, stderr."""
+        """Run a command; return its exit status, stdout and stderr."""
         with self.started(arguments, folder, environment) as copy:
             status = copy.wait()
             assert status is not None, copy.printed
@@ -86,7 +86,7 @@ class Prepared:
 
     @contextlib.contextmanager
     def started(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Copy]:
-        """Arguments of `pair`, or of Python: `-c` and a program."""
+        """Start a command. `arguments`: those of `pair`, or of Python: `-c` and a program."""
         self._start()
         with (
             tempfile.TemporaryFile() as stdout,
@@ -106,7 +106,7 @@ class Prepared:
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "error", "-m", "support.prepared", self._address],
                 cwd=Path(__file__).parents[1],
-                stdin=subprocess.PIPE,  # its end is how it learns that the tests are over
+                stdin=subprocess.PIPE,  # it closes when the tests end, and so ends the process
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -118,10 +118,10 @@ PREPARED = Prepared()
 
 
 def _serve(address: str) -> list[str]:
-    """Comes back in the copies, with what they are to run."""
+    """Fork for each request. Return only in the forked processes, with the command to run."""
     for module in _LOADED:
         import_module(module)
-    gc.freeze()  # what is shared stays shared
+    gc.freeze()  # keeps memory shared between the processes
     at_work: dict[int, tuple[int, socket.socket]] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening, selectors.DefaultSelector() as events:
         listening.bind(address)
@@ -185,7 +185,7 @@ def main() -> None:
     except SystemExit as end:
         status = int(end.code or 0)
     sys.stdout.flush()
-    # What follows is the end of a process but for taking everything apart that the copies share.
+    # End the process without the cleanup of modules, which would copy shared memory.
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

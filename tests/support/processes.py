@@ -1,4 +1,4 @@
-"""Python programs that begin their work at the same moment."""
+"""Python programs that start their work at the same moment."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 def start_ready(
     program: str, *arguments: object, environment: Mapping[str, str] | None = None
 ) -> "subprocess.Popen[str]":
-    """Start a program, and wait until it prints "ready"; it begins when it is sent a line."""
+    """Start a program, and wait until it prints "ready". It starts its work when it receives a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)],
         env=environment,
@@ -30,7 +30,7 @@ def let_begin(*processes: "subprocess.Popen[str]") -> None:
 
 
 def run_at_once(*processes: "subprocess.Popen[str]") -> list[str]:
-    """Let all of them begin, wait until they have ended well, and return what each has printed since."""
+    """Start the work of all programs, wait until they succeed, and return the output of each."""
     let_begin(*processes)
     ended = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), ended

@@ -1,13 +1,13 @@
-"""Stand-ins for the embedder of a KB, and for a model, which says what it was given."""
+"""Test doubles: an embedder that knows words only, and a model with a given reply."""
 
 from collections.abc import Sequence
 
 
 class WordReader:
-    """Knows words only: nothing is like anything else in meaning."""
+    """An embedder that knows words only: no two texts are similar in meaning."""
 
     def __init__(self, fault: Exception | None = None) -> None:
-        """`fault`: the error of the embedder."""
+        """Create an embedder. `fault`: the error that it raises."""
         self._fault = fault
         self.measured = 0
 
@@ -19,7 +19,7 @@ class WordReader:
 
 
 class SayingModel:
-    """Replies with what it was given, or raises it."""
+    """A model that returns the given reply, or raises the given error."""
 
     name = "any"
 

@@ -1,4 +1,4 @@
-"""A real Redis on loopback, as a separate process that keeps nothing on disk."""
+"""A real Redis on loopback, in a separate process that stores nothing on disk."""
 
 import contextlib
 import subprocess
@@ -28,7 +28,7 @@ class RedisServer:
 
 @contextlib.contextmanager
 def running_redis(folder: Path, port: int = 0) -> Iterator[RedisServer]:
-    """`port`: of one that ran before, and whose place this one takes; it remembers nothing of it."""
+    """Run a server. `port`: the port of an earlier one to replace; its data is not kept."""
     chosen = port
     for _ in range(_ATTEMPTS):
         port = chosen or free_ports(1)[0]

@@ -1,4 +1,4 @@
-"""KBs that are published, and hosts of static files that serve them."""
+"""Published KBs, and static file hosts that serve them."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def feed_in(folder: Path) -> dict[str, Any]:
 
 
 def move_version(workplace: Workplace, server: Server, version: str) -> None:
-    """Other bytes for a version that is published, as no honest publisher would do it."""
+    """Replace the bytes of a published version, which publishers must not do."""
     for path in (workplace.folder / "dist").glob(f"handbook-{version}.zip*"):
         path.unlink()
     value = feed_in(workplace.folder / "dist")

@@ -36,7 +36,7 @@ class S3Server:
         return ObjectStore(f"s3://blobs/{prefix}", self.options)
 
     def variables(self, prefix: str = "", endpoint_url: str = "") -> dict[str, str]:
-        """Return the environment of a process that reaches the bucket. `prefix`: that of its store."""
+        """Return the environment variables to use the bucket. `prefix`: the prefix of the store."""
         store = {"PAIR__ENGINE__STORE": f"s3://blobs/{prefix}"} if prefix else {}
         return store | {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -47,7 +47,7 @@ class S3Server:
 
 
 class _NotReadyError(Exception):
-    """It ended, or never answered."""
+    """The server ended, or never answered."""
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
             _wait_until_ready(process, server)
             yield server
         except _NotReadyError:
-            # Another process may have taken the port since it was chosen.
+            # Another process may have taken the port meanwhile.
             if attempt + 1 == _ATTEMPTS:
                 raise
         else:
@@ -97,7 +97,7 @@ def _start(data: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
         *(str(_PROGRAM), "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"),
         *(f"-{name}={port}" for name, port in zip(_PORT_NAMES, ports, strict=True)),
         *(f"-s3.config={config}", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
-        # Two more servers that it would start, at ports that do not depend on these.
+        # Do not start two more servers, whose ports do not depend on these.
         *("-s3.port.iceberg=0", "-s3.port.lance=0"),
     ]
     with (data / "log").open("wb") as log:
@@ -112,7 +112,10 @@ def _start(data: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
 
 
 def _wait_until_ready(process: "subprocess.Popen[bytes]", server: S3Server) -> None:
-    """The first write makes the bucket, and is refused until all parts have found each other."""
+    """Write until it succeeds.
+
+    The first write makes the bucket, and is refused until all parts of the server are connected.
+    """
     store = ObjectStore("s3://blobs", dataclasses.replace(server.options, retries=0))
     ends_at = time.monotonic() + _READY_WITHIN_SECONDS
     while time.monotonic() < ends_at and process.poll() is None:

@@ -27,16 +27,16 @@ from support.trust import trust_folder
 
 _START_SECONDS = 60
 BURST = 100
-"""Requests of one client that the server with keys answers. All requests without a key count as one client."""
+"""Requests that a client may make at once. All requests without a key count as one client."""
 
 
 def home_of(folder: Path) -> Path:
-    """Return the home of the user of a project: trust is kept outside the project."""
+    """Return the home folder of the user of a project, which holds the trust store."""
     return folder.with_name(f"{folder.name}-home")
 
 
 class Served:
-    """`with Served(folder, PAIR__SERVER__AUTH="keys") as server: server.get("/healthz")`"""
+    """A server: `with Served(folder, PAIR__SERVER__AUTH="keys") as server: server.get("/healthz")`"""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Served:
             **variables,
         }
         self.program = ["-m", "pair", "serve"]
-        """What Python runs."""
+        """The Python program to run."""
         self.logged: collections.deque[dict[str, Any]] = collections.deque(maxlen=10_000)
         self.raw_log = ""
         self._heard = threading.Condition()
@@ -102,7 +102,7 @@ class Served:
         return int(self.url.rpartition(":")[2])
 
     def logged_request(self, request_id: str, seconds: float = 20) -> dict[str, Any]:
-        """The line about it, which comes after the answer."""
+        """Return the log line of a request, which is written after the answer."""
 
         def found() -> dict[str, Any] | None:
             lines = (each for each in self.logged if each["event"] == "request")
@@ -113,7 +113,7 @@ class Served:
         return found() or {}
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Tell it, and wait; the exit status."""
+        """Send a signal, wait, and return the exit status."""
         self.process.send_signal(number)
         status = self.process.wait(timeout=30)
         self._reader.join(timeout=10)
@@ -149,14 +149,14 @@ def error_of(response: httpx2.Response) -> tuple[int, str]:
 
 
 def opened(folder: Path, kb_id: str = "default") -> KnowledgeBase:
-    """The KB of a project that no server has open: what is really stored."""
+    """Open the KB of a project directly, to see what is stored."""
     variables = {"EMBEDDER": "ngram", "CACHE_DIR": str(folder / ".pair" / "cache"), "GRAPH": "off"}
     settings = Settings.load(environment={f"PAIR__ENGINE__{name}": value for name, value in variables.items()})
     return open_kb(kb_id, store=str(folder / ".pair" / "store"), settings=settings)
 
 
 def pair(folder: Path, *arguments: str, **variables: str) -> Any:
-    """The JSON that a command prints."""
+    """Run a command, and return the JSON that it prints."""
     environment = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
     environment |= {"HOME": str(home_of(folder)), "PAIR__ENGINE__EMBEDDER": "ngram", **variables}
     status, stdout, stderr = PREPARED.run([*arguments, "--json"], folder, environment)
@@ -165,7 +165,7 @@ def pair(folder: Path, *arguments: str, **variables: str) -> Any:
 
 
 class Keyed:
-    """A server with keys, and the keys by what they are for."""
+    """A server with keys, and its keys by scope."""
 
     def __init__(self, server: Served, folder: Path) -> None:
         self.server = server
@@ -173,13 +173,13 @@ class Keyed:
         self._made = 0
 
     def key(self, scope: Scope, *kbs: str) -> str:
-        """A new one: each has its own share of requests."""
+        """Add a key. Each key has its own rate limit."""
         self._made += 1
         return self.keys.add(f"{scope}-{self._made}", scope, kbs, None)[1]
 
     @property
     def keys(self) -> KeyFile:
-        """The file of the server's folder, trusted as `pair keys` trusts it."""
+        """Return the keys file of the server's folder, trusted as `pair keys` trusts it."""
         path = Path(os.path.realpath(self._folder)) / ".pair" / "keys.json"
         trust = TrustedFile(TrustStore(Path(self.server.environment["HOME"]) / ".pair" / "trusted.json"), path)
         return KeyFile(path, SystemClock(), secrets.token_hex, trust)

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback whose answers a test can spoil in the ways that servers do."""
+"""A real HTTP server on loopback whose answers can have the faults of real servers."""
 
 import hashlib
 from collections.abc import Callable
@@ -17,10 +17,10 @@ class Received:
 
 @dataclass
 class Page:
-    """A file that the server has, and its manners.
+    """A file on the server, and the faults of its answers.
 
-    `cut_after`: bytes of body after which the connection is cut, one for each request in turn.
-    `statuses`: answers to give first, each (status, headers), before the file itself.
+    `cut_after`: for each request in turn, the bytes of the body before the connection is cut. `statuses`: answers
+    before the file itself, each (status, headers).
     """
 
     body: bytes = b""
@@ -40,7 +40,7 @@ class Page:
 
 
 class Server(LoopbackServer):
-    """`with Server() as server: server.pages["/kb.zip"] = Page(...)`; `received` lists every request."""
+    """The server: `with Server() as server: server.pages["/kb.zip"] = Page(...)`. `received` lists every request."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}

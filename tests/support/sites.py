@@ -1,4 +1,4 @@
-"""Sites that are published by the real command, and a browser that searches them."""
+"""Sites published by the real command, and a browser that searches them."""
 
 # ruff: noqa: RUF001 - texts of other alphabets
 

@@ -1,7 +1,7 @@
-"""`pair serve` on a machine whose clock is wrong: `python skewed_serve.py SECONDS`.
+"""`pair serve` with a wrong clock: `python skewed_serve.py SECONDS`.
 
-All of pair asks one clock for the time of day, and this is the one that is set. How fast time passes stays right, as it
-does on such a machine.
+pair reads the time of day from one clock, which this program sets wrong. The monotonic clock stays right, as on a
+machine with a wrong clock.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback that delays each answer, and writes down what was asked and when."""
+"""An HTTP proxy on loopback that delays each answer, and records each request with its time."""
 
 import asyncio
 import contextlib
@@ -18,13 +18,13 @@ class Exchange:
 
     asked_at: float
     request: str
-    """Its first line, and the range that it names."""
+    """The first line of the request, and its range."""
     answered_at: float = 0.0
     answer_bytes: int = 0
 
 
 class SlowProxy:
-    """Run in a separate thread. A request is what a client sends after an answer on the same connection."""
+    """The proxy, in a separate thread. Bytes that a client sends after an answer begin the next request."""
 
     def __init__(self, upstream_url: str, delay_seconds: float) -> None:
         parts = urlsplit(upstream_url)
@@ -111,7 +111,7 @@ class _Connection:
 
 
 def rounds_of(exchanges: Iterable[Exchange]) -> int:
-    """The number of requests sent while none was in progress: the sequential round trips."""
+    """Return the number of requests that were sent while none was in progress: the sequential round trips."""
     rounds, busy_until = 0, 0.0
     for each in sorted(exchanges, key=lambda exchange: exchange.asked_at):
         rounds += each.asked_at >= busy_until

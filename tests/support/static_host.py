@@ -1,4 +1,4 @@
-"""A static file host with the habits of real ones: no ranges, odd types, compression, missing and changed files."""
+"""A static file host with the quirks of real ones: no ranges, odd types, compression, missing and changed files."""
 
 import gzip
 import http.server
@@ -21,22 +21,22 @@ TYPES = {
 
 @dataclass
 class StaticHost:
-    """Serves a folder below a prefix of the path. Change its fields while it runs."""
+    """A host that serves a folder below a path prefix. Its fields may be changed while it runs."""
 
     folder: Path
     prefix: str = "/"
     ranges: bool = True
     data_type: str = "application/octet-stream"
     page_types: Mapping[str, str] = field(default_factory=lambda: TYPES)
-    """The type by suffix; other files have `data_type`."""
+    """Content types by suffix. Other files have `data_type`."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers of every file."""
+    """Headers of every answer."""
     gzips: bool = False
     missing: Callable[[str], bool] = lambda path: False
     change: Callable[[str, bytes], bytes] = lambda path, content: content
-    """Returns the bytes of a file that are served."""
+    """A function that changes the bytes of a file before they are served."""
     requests: list[tuple[str, str, int]] = field(default_factory=list)
-    """Path, requested range and size of each answer."""
+    """The path, the requested range and the size of each answer."""
 
     def __enter__(self) -> Self:
         host = self
@@ -59,7 +59,7 @@ class StaticHost:
         self.stop()
 
     def stop(self) -> None:
-        """Stop serving: a browser is offline for this host."""
+        """Stop the host, so that the browser cannot reach it."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

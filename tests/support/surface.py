@@ -1,7 +1,7 @@
-"""The surface of pair as text: what every command prints, what servers describe, and what lies on disk.
+"""The interfaces of pair as text: the output of every command, the descriptions of servers, and the files on disk.
 
 `python -m support.surface` in `tests/` records it again into `tests/golden/surface`; `flow/test_surface.py` compares.
-Times, ids, hashes, sizes and paths are replaced by names, so that two runs give the same bytes.
+Names replace times, ids, hashes, sizes and paths, so that two runs give the same bytes.
 """
 
 import inspect
@@ -86,7 +86,7 @@ _STABLE = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00| UTC)?", "<time>"),
     (r"\b(pair_|pk_)[\w-]{16,}", "<key>"),
     (r"\b[0-9a-f]{12,64}\b", "<hex>"),
-    (r"(?m)^\d0?% of .*\n", ""),  # a slow run reports its progress
+    (r"(?m)^\d0?% of .*\n", ""),  # progress appears only in slow runs
     (r"(?m)^(100% of [^,\n]*), .*/s$", r"\1"),
     (r"\b\d+(\.\d+)? ?(B|kB|MB|GB|bytes)\b", "<size>"),
     (r"\b\d+(\.\d+)? ?(ms|s|seconds)\b", "<duration>"),
@@ -103,7 +103,7 @@ def stable(text: str, folder: Path) -> str:
 
 
 def commands(folder: Path) -> str:
-    """Every command on one project, in order, with its exit status and what it prints, for people and as JSON."""
+    """Run every command on one project in order. Return the exit statuses and the output, as text and as JSON."""
     return "".join(_run(Workplace(folder), folder))
 
 
@@ -121,7 +121,7 @@ def _run(work: Workplace, folder: Path) -> Iterator[str]:
 
 
 def formats(folder: Path) -> str:
-    """Text files that `commands` left on disk, and the kinds of others. What only this machine reads is left out."""
+    """Return the text files that `commands` left on disk, and the kinds of other files; omit machine-specific ones."""
     parts = []
     for path in sorted(folder.rglob("*")):
         is_local = {".pair-store", "cache", "cache-scratch", "home"} & {*path.relative_to(folder).parts}
@@ -196,7 +196,7 @@ def _signature(value: Any) -> str:
         return ""
     if parameters is None:
         return ""
-    # Without types, whose names are not public, and without defaults, which may be functions.
+    # Omit types, whose names are not public, and defaults, which may be functions.
     names = [name + ("" if parameter.default is parameter.empty else "=") for name, parameter in parameters.items()]
     keywords = [parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values()]
     if any(keywords):
@@ -209,7 +209,7 @@ def _json(value: Any) -> str:
 
 
 def record(folder: Path) -> dict[str, str]:
-    """All of it, by the name of its golden file."""
+    """Return all parts of the surface by the name of their golden file."""
     (folder / "work").mkdir()
     told = {"commands.txt": commands(folder / "work"), "formats.txt": formats(folder / "work")}
     told["openapi.json"], told["mcp-tools.json"] = servers(folder / "server")

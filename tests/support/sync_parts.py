@@ -1,4 +1,4 @@
-"""Small real parts for a sync: a clock set by hand, a scripted summariser and pages, a project folder."""
+"""Small real parts for a sync: a manual clock, a scripted summariser, scripted pages, and a project folder."""
 
 import dataclasses
 import datetime
@@ -29,7 +29,7 @@ def later(seconds: float, than: datetime.datetime = NOON) -> datetime.datetime:
 
 
 def nothing(*_: object) -> None:
-    """Do nothing: a callback that ignores its call."""
+    """Do nothing; a default callback."""
 
 
 def summary_of(source_id: str, text: str) -> str:
@@ -42,7 +42,7 @@ UNUSABLE = errors.model_reply_unusable("http://localhost:11434", "it was cut off
 
 
 class ScriptedSummariser:
-    """Counts requests, and fails as configured: always, for a source, or with a given answer."""
+    """A summariser that counts requests. It can fail always or for one source, or return a given answer."""
 
     def __init__(self) -> None:
         self.uses_model = True
@@ -71,7 +71,7 @@ class ScriptedSummariser:
 
 @dataclass(frozen=True)
 class Page:
-    """What a server would answer."""
+    """The answer of a server."""
 
     text: str = ""
     etag: str | None = None
@@ -84,7 +84,7 @@ class Page:
         return dataclasses.replace(self, failure=fault)
 
     def matches(self, etag: str | None, last_modified: str | None) -> bool:
-        """Compare like a server: by the entity tag if there is one, else by the date."""
+        """Compare validators as a server does: by the entity tag if there is one, else by the date."""
         if etag is not None:
             return etag == self.etag
         return last_modified is not None and last_modified == self.last_modified
@@ -98,7 +98,7 @@ class Request:
 
 
 class ScriptedPages:
-    """Answers from a dict, conditionally, and writes down who asked for what. What it has not is a 404."""
+    """Pages from a dictionary, with conditional requests and a record of them. A missing page is a 404."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class ScriptedPages:
 
 
 class RecordingObserver:
-    """Records all messages."""
+    """An observer that records all messages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -150,7 +150,7 @@ class RecordingObserver:
 
 
 class Project:
-    """A folder with sources and links, the parts that work on it, and what they made of it."""
+    """A folder with sources and links, the parts of a sync, and the results."""
 
     def __init__(self, folder: Path, policy: SyncSettings | None = None) -> None:
         self.folder = folder
@@ -170,7 +170,7 @@ class Project:
         return self.places.sources_dir / name
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """Write a file with a distinct time: two writes within one tick of the file system would look the same."""
+        """Write a file with a distinct time, because two writes within one tick of the file system look the same."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -183,7 +183,7 @@ class Project:
         return self.path(name)
 
     def write_unseen(self, name: str, content: str | bytes) -> None:
-        """Other content under the same size and time."""
+        """Write other content with the same size and time."""
         path = self.path(name)
         before = path.stat()
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -194,7 +194,7 @@ class Project:
         self.places.links_file.write_text("".join(f"{url}\n" for url in urls), encoding="utf-8")
 
     def serve(self, url: str, page: Page) -> str:
-        """A page that is in the links file as well; after the others that are."""
+        """Serve a page, and append its URL to the links file."""
         self.pages.pages[url] = page
         links = self.places.links_file.read_text(encoding="utf-8") if self.places.links_file.exists() else ""
         if url not in links.splitlines():
@@ -210,7 +210,7 @@ class Project:
         return SyncRun(self.policy, self.places, self.workshop())
 
     def run(self, *, after: float = 0, wait: bool = True, refresh: str | None = None) -> SyncReport:
-        """Run once after this many seconds; record calls, requests and events of this run alone."""
+        """Run once after this many seconds. Record the calls, requests and events of this run only."""
         if after:
             self.clock.advance(after)
         self.summariser.calls.clear()
@@ -219,7 +219,7 @@ class Project:
         self.observer.totals.clear()
         return self.sync_run().run(wait=wait, refresh=refresh)
 
-    # What it made
+    # The results
 
     @property
     def state(self) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class Project:
 
     @property
     def made(self) -> dict[str, tuple[int, int, bytes]]:
-        """Every file that sync made but its lock, with what would show that it was written again."""
+        """Return every file that sync wrote, except its lock, with the fields that change when it is rewritten."""
         return {
             path.relative_to(self.folder).as_posix(): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
             for path in made_files(self.places)
@@ -267,11 +267,11 @@ def made_files(places: SyncPaths) -> list[Path]:
 
 
 def hash_of(text: str) -> str:
-    """The hash of a text that is normalised already."""
+    """Return the hash of a normalised text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# ── as if killed at this moment ────────────────────────────────────────────────────────────────────
+# ── simulated kills ────────────────────────────────────────────────────────────────────────────────
 
 
 def copy_as_if_killed(places: SyncPaths, target: Path) -> None:
@@ -299,7 +299,7 @@ def _signature(places: SyncPaths) -> list[tuple[str, int, int, int]]:
 
 
 def restore(copy: Path, places: SyncPaths) -> None:
-    """Put back what `copy_as_if_killed` took."""
+    """Restore the files that `copy_as_if_killed` copied."""
     for path in made_files(places):
         path.unlink()
     for path in copy.rglob("*"):

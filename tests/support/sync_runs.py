@@ -1,4 +1,4 @@
-"""What tests of sync runs share: two pages, times, and what a run did."""
+"""Shared parts of sync tests: two pages, times, and the actions of a run."""
 
 import threading
 from typing import Any
@@ -26,7 +26,7 @@ def entry(source_id: str, text: str) -> str:
 
 
 def did(project: Project) -> tuple[list[str], list[str]]:
-    """Sources that were summarised, and URLs that were requested, by the last run."""
+    """Return the sources that the last run summarised, and the URLs that it requested."""
     return sorted(project.summariser.calls), project.pages.urls
 
 

@@ -1,4 +1,4 @@
-"""A folder with sources, its index and its store."""
+"""A project folder with sources, its index and its store."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from support.command import file_states
 
 class SyncedProject:
     def __init__(self, folder: Path, **engine: Any) -> None:
-        """`engine`: settings in addition to those of every test."""
+        """Create the project. `engine`: engine settings in addition to those of every test."""
         self.folder = folder
         self.sources = folder / "knowledge"
         self.store = folder / "store"
@@ -44,7 +44,7 @@ class SyncedProject:
         return SyncService(self.settings).sync()
 
     def sync_index(self) -> None:
-        """Sync without bringing the KB in line."""
+        """Sync the index without updating the KB."""
         paths = SyncService(self.settings).places
         clock = SystemClock()
         pages = WebPages(self.settings.kb, paths.links_files, clock, open_reader())

@@ -1,9 +1,9 @@
-"""Three servers on one bucket and one Redis, many clients, and everything that can go wrong with processes.
+"""A stress test: three servers on one bucket and one Redis, many clients, and killed or stopped processes.
 
     cd tests && python -m support.torture 120
 
-Every client has its own documents, so it knows what must be there: the last revision that was acknowledged, or one
-that it tried to write after that and got no answer for. Anything else is a loss or a wrong answer.
+Every client has its own documents, so it knows the allowed states: the last acknowledged revision, or a later one
+whose write got no answer. Any other state is a lost write or a wrong answer.
 """
 
 import collections
@@ -31,15 +31,15 @@ from support.served import Served
 
 SERVERS, CLIENTS = 3, 16
 EXPECTED_STATUSES = frozenset({409, 429, 503})
-"""Statuses of expected faults; all come with Retry-After."""
+"""Statuses of expected faults. All have a Retry-After header."""
 DELETED = 0
-"""As a revision: revisions count from 1, deletions take none of their own."""
+"""The revision of a deleted document. Revisions count from 1."""
 _SETTLING_SECONDS = (0.2, 0.5, 1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Seconds."""
+    """The times of a run, in seconds."""
 
     lasts: float
     kill_every: float
@@ -48,20 +48,23 @@ class Plan:
 
     @classmethod
     def lasting(cls, seconds: float) -> "Plan":
-        """120: as the specification says; shorter ones in proportion, down to what a start takes."""
+        """Return a plan for a run of this length: 120 s is the specified one.
+
+        Shorter runs scale down to the time of a start.
+        """
         share = min(1.0, seconds / 120)
         return cls(seconds, max(4.0, 10 * share), max(1.0, 5 * share))
 
 
 @dataclass
 class Book:
-    """Of one document: what may be found of it."""
+    """The allowed revisions of one document."""
 
     acknowledged: int = DELETED
     tried: list[int] = field(default_factory=list)
-    """After that, without an answer."""
+    """Later revisions whose write got no answer."""
     lingering: set[int] = field(default_factory=set)
-    """Requests that timed out at the client: the server may still execute them after later ones."""
+    """Requests that timed out at the client. The server may still execute them, even after later ones."""
 
     @property
     def possible(self) -> set[int]:
@@ -92,7 +95,7 @@ class Counts:
 
 
 class Client:
-    """Write, replace, delete, read and search own documents, one after another."""
+    """A client that writes, replaces, deletes, reads and searches its own documents, one request at a time."""
 
     def __init__(self, number: int, addresses: list[str], counts: Counts) -> None:
         self._number = number
@@ -109,7 +112,7 @@ class Client:
             act(name, self._dice.choice(self._addresses))
 
     def settle(self, address: str) -> None:
-        """Read each document until there is an answer, and write one more, after the last fault."""
+        """After the last fault, read each document until there is an answer, and write one more."""
         name = f"client-{self._number}-0"
         if not any(self._write(name, address) or is_over(wait) for wait in _SETTLING_SECONDS):
             self._counts.fail(f"{name} cannot be written at the end")
@@ -142,7 +145,7 @@ class Client:
             book.acknowledged, book.tried = revision, []
             self._counts.note(what)
         elif answer.status_code == 409:
-            book.tried.pop()  # nothing of it was written
+            book.tried.pop()  # nothing was written
 
     def read(self, name: str, address: str) -> bool:
         """Read, and return whether there was an answer."""
@@ -177,7 +180,7 @@ class Client:
     def _answered(
         self, request: Callable[[], httpx2.Response], on_timeout: Callable[[], None] = lambda: None
     ) -> httpx2.Response | None:
-        """Return the answer; None when the connection broke, as after a kill, or timed out."""
+        """Return the answer; None if the connection timed out, or broke because of a kill."""
         try:
             answer = request()
         except httpx2.TimeoutException:
@@ -197,7 +200,7 @@ class Client:
 
 
 def is_over(seconds: float) -> bool:
-    """Wait, and return False: nothing sets this event."""
+    """Wait, and return False, because nothing sets this event."""
     return threading.Event().wait(seconds)
 
 
@@ -214,7 +217,7 @@ def revision_of(text: str) -> int:
 
 
 class Place:
-    """The bucket, Redis and the servers, each of which can be struck."""
+    """The bucket, Redis and the servers, each of which can be killed."""
 
     def __init__(self, folder: Path, s3: S3Server, redis: RedisServer) -> None:
         self._s3 = s3
@@ -244,7 +247,7 @@ class Place:
             stack.enter_context(server)
 
     def strike(self, number: int) -> None:
-        """kill -9, and another in its place."""
+        """Kill a server with SIGKILL, and start another one on its port."""
         server = self.servers[number % SERVERS]
         server.stop(signal.SIGKILL)
         server.__exit__()
@@ -257,7 +260,7 @@ class Place:
 
 
 def torture(seconds: float, folder: Path) -> Counts:
-    """Return the counts of requests done and refused; `faults` must be empty."""
+    """Run the test. Return the numbers of successful and refused requests, and `faults`, which must be empty."""
     plan, counts, over = Plan.lasting(seconds), Counts(), threading.Event()
     with contextlib.ExitStack() as stack:
         s3 = stack.enter_context(running_s3(folder))
@@ -288,7 +291,7 @@ def torture(seconds: float, folder: Path) -> Counts:
 def _strikes(
     plan: Plan, place: Place, redis: contextlib.ExitStack, folder: Path, port: int
 ) -> Iterator[tuple[float, Callable[[], str]]]:
-    """Yield the time of each strike and the strike, which returns its name."""
+    """Yield the time and the function of each fault; the function returns the name of the fault."""
     began_at = time.monotonic()
 
     def kill(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Trusting a folder without the command, for tests that are about something else."""
+"""Trust for a folder without running the command, for tests of other features."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from pair.settings import CONFIG_PLACES
 
 
 def trust_folder(folder: Path, home: Path) -> None:
-    """Do what `pair trust --yes` does for the configuration of a folder, for the user of this home."""
+    """Trust the configuration of a folder for the user of this home, as `pair trust --yes` does."""
     store, root = TrustStore(home / ".pair" / "trusted.json"), Path(os.path.realpath(folder))
     for place in CONFIG_PLACES:
         path = root / place

@@ -1,4 +1,4 @@
-"""Work whose caller has given up stops at its next step."""
+"""Cancelled work stops at its next step."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The files for containers, checked without running one."""
+"""The files for containers, checked without starting a container."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "deploy" / "compose.yaml").r
 
 
 def pins_in(lock: Path) -> dict[str, str]:
-    """Each package of a lock: version, marker and hashes."""
+    """Return each package of a lock: version, marker and hashes."""
     blocks = re.findall(r"(?m)^([A-Za-z0-9._-]+)(==[^\n]*(?:\n    --hash=[^\n]*)*)", lock.read_text())
     return {f"{canonicalize_name(name)} {pin.partition(chr(10))[0]}": pin for name, pin in blocks}
 

@@ -1,4 +1,4 @@
-"""Every error: its place in the tree, its statuses, its one text."""
+"""Every error: its class, its statuses and its text."""
 
 import ast
 import functools
@@ -68,7 +68,7 @@ def test_an_error_of_another_process_is_raised_unchanged():
     assert (str(arrived), vars(arrived)) == (str(error), vars(error))
 
 
-# ── one place for each text ─────────────────────────────────────────────────────────────────────
+# ── one place for each text ────────────────────────────────────────────────────────────────────────
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def templates() -> dict[str, ErrorTemplate[Any]]:
 
 
 def calls() -> Iterator[tuple[Path, ast.Call, str]]:
-    """Every call of a name of the module, and that name."""
+    """Yield every call of a name of the module, with the name."""
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(parsed(path)):
             match node:
@@ -99,7 +99,7 @@ def calls() -> Iterator[tuple[Path, ast.Call, str]]:
 
 @functools.cache
 def names_used() -> set[str]:
-    """Names of the module that other modules use, and those that it uses itself behind an underscore."""
+    """Return the names that other modules use, and the private names that the module uses."""
     used: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(parsed(path)):

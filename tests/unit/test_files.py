@@ -1,4 +1,4 @@
-"""Folders that pair works in: a link is refused, and its target is not changed."""
+"""Folders in which pair works: a link is refused, and its target is not changed."""
 
 import contextlib
 import errno
@@ -19,7 +19,7 @@ from support.command import write_files
 
 
 def work_in(folder: Path) -> list[Callable[[], object]]:
-    """Do what pair does in a folder, with the names of the canary."""
+    """Perform the file operations of pair in a folder, with the names of the canary."""
 
     def write(path: Path) -> None:
         os.close(files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))

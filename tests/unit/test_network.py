@@ -1,4 +1,4 @@
-"""Requests that fail: why, in plain words, and when they are sent again."""
+"""Failed requests: readable reasons, and retries."""
 
 import socket
 import ssl
@@ -10,7 +10,7 @@ from pair.testing.clock import NOON
 
 
 class ConnectError(Exception):
-    """As several libraries call it."""
+    """An exception with a name that several libraries use."""
 
 
 def caused(fault: Exception, cause: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which wins, and what is said about a wrong one."""
+"""Settings: their sources, their precedence, and errors for invalid ones."""
 
 import datetime
 import os

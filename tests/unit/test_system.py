@@ -1,4 +1,4 @@
-"""What differs between operating systems: both kinds of locks, and imports without POSIX modules."""
+"""Differences between operating systems: both kinds of locks, and imports without POSIX modules."""
 
 import errno
 import importlib
@@ -60,7 +60,7 @@ assert files.resource is None
 
 
 class ByteRanges:
-    """The module `msvcrt` of Windows, as far as locks need it: ranges of bytes that belong to an open file."""
+    """A stand-in for the locks of the Windows module `msvcrt`: byte ranges that belong to an open file."""
 
     LK_UNLCK, LK_LOCK, LK_NBLCK = 0, 1, 2
 
@@ -96,7 +96,7 @@ class ByteRanges:
 
 
 class Opened:
-    """Opens one file several times, and closes what is left open."""
+    """A file that is opened several times; the end of the block closes all descriptors."""
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path = path

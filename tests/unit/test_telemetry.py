@@ -1,4 +1,4 @@
-"""Spans: nothing without OpenTelemetry, names and no questions with it."""
+"""Spans: nothing is recorded without OpenTelemetry; with it, names but no questions."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a document says about its state."""
+"""The lifecycle state of a document."""
 
 from typing import Any
 

@@ -45,7 +45,7 @@ class ModelSettings:
     """Maximum length of a reply, in tokens."""
 
 
-# ── cutting ────────────────────────────────────────────────────────────────────────────────────────
+# ── splitting ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def split_text(text: str, max_tokens: int, separators: Sequence[str] = ("\n\n", "\n", " ")) -> list[str]:
@@ -101,7 +101,7 @@ def smaller_limit(limit: int, text: str) -> int | None:
     return max(LEAST_INPUT_TOKENS, size // 2) if size > LEAST_INPUT_TOKENS else None
 
 
-# ── asking ─────────────────────────────────────────────────────────────────────────────────────────
+# ── prompts ────────────────────────────────────────────────────────────────────────────────────────
 
 _INSTRUCTIONS = """\
 You write entries of an index. An entry lets a reader decide, without opening a source, whether it is the right one.

@@ -145,7 +145,7 @@ class _WordLlamaModel:
 
     def tokens_of(self, piece: str) -> bytes:
         written = piece if piece.startswith((_SPACE, "\n")) else _SPACE + piece
-        # In Python, the time grows with the square of the length, and runs of spaces merge in another order.
+        # In Python, the time grows with the square of the length, and runs of spaces are merged in a different order.
         if self.library is None and len(written) <= _LONGEST_REMEMBERED and _SPACE not in written[1:]:
             ids = _merge_tokens(written, self._vocabulary)
         else:

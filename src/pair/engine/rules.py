@@ -14,7 +14,7 @@ from typing import Literal
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.settings import EngineSettings
 
-# ── asking ─────────────────────────────────────────────────────────────────────────────────────────
+# ── routing ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def could_be_nearer(shard: Ranked, farthest_hit: float | None) -> bool:
     return farthest_hit is None or shard.least_distance < farthest_hit
 
 
-# ── cutting and merging ────────────────────────────────────────────────────────────────────────────
+# ── splitting and merging ──────────────────────────────────────────────────────────────────────────
 
 TIER_WIDTH = 8
 """Number of shards of one size that are merged into one of the next size."""
@@ -203,7 +203,7 @@ def may_finish_under_lease(late: Iterable[ShardRef], *, is_last_round: bool) -> 
     return is_last_round or _rows(late) <= MOST_ROWS_UNDER_LEASE
 
 
-# ── collecting ─────────────────────────────────────────────────────────────────────────────────────
+# ── garbage collection ─────────────────────────────────────────────────────────────────────────────
 
 
 def find_garbage(
@@ -264,7 +264,7 @@ def choose_versions(past: Sequence[PastVersion], settings: EngineSettings, now: 
     )
 
 
-# ── evicting ───────────────────────────────────────────────────────────────────────────────────────
+# ── eviction ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def query_refusal(query: object, max_characters: int) -> Response | None:
     return None
 
 
-# ── permissions ───────────────────────────────────────────────────────────────────────────────────
+# ── permissions ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def refusal(
     return None
 
 
-# ── tidying ────────────────────────────────────────────────────────────────────────────────────────
+# ── normalisation ──────────────────────────────────────────────────────────────────────────────────
 
 
 def tidy_response(response: Response) -> Response:

@@ -106,7 +106,7 @@ def _open_archive(archive: Path, settings: rules.SourcesSettings, shown: str = "
 
 
 def _describe_other(archive: Path) -> str:
-    """Name the actual format by the first bytes: a server may answer with a page in place of the archive."""
+    """Name the actual format by the first bytes: a server may send a page instead of the archive."""
     with archive.open("rb") as stream:
         head = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if not head:
@@ -151,7 +151,7 @@ def _directory_bounds(content: mmap.mmap) -> tuple[int, int]:
     return end - directory_bytes, end
 
 
-# ── entries ────────────────────────────────────────────────────────────────────────────────────
+# ── entries ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_entries(opened: zipfile.ZipFile, settings: rules.SourcesSettings) -> dict[str, zipfile.ZipInfo]:
@@ -228,7 +228,7 @@ def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
         end = entry.header_offset + 30 + len(entry.orig_filename) + entry.compress_size
 
 
-# ── bytes ────────────────────────────────────────────────────────────────────────────────────
+# ── bytes ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _write_entries(opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], folder: Path) -> dict[str, str]:

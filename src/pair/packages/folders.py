@@ -115,7 +115,7 @@ def hash_files(root: Path, paths: Iterable[str]) -> dict[str, str]:
     return {path: files.hash_file(root / path) for path in paths}
 
 
-# ── replacing ──────────────────────────────────────────────────────────────────────────────────────
+# ── replacement ────────────────────────────────────────────────────────────────────────────────────
 
 
 def make_staging(target: Path, token: str) -> Path:

@@ -320,7 +320,7 @@ def _write_package(contents: _PackageContents, path: Path) -> tuple[int, str]:
 
 
 def _write_zip(stream: BinaryIO, contents: _PackageContents) -> None:
-    """Deflate files. Store files that compress so well that unpacking them would look like an attack."""
+    """Deflate files. Store those uncompressed whose compression ratio would exceed the limit for unpacking."""
     _write_entries(stream, contents, stored=frozenset())
     whole = (contents.manifest.size_bytes, stream.tell())
     with zipfile.ZipFile(stream) as package:

@@ -1,4 +1,4 @@
-"""The shards that were fetched: what is kept, and what goes."""
+"""The shard cache: which shards are kept, and which are evicted."""
 
 import os
 import threading
@@ -110,7 +110,7 @@ def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:
 
 @pytest.mark.rule("engine-19")
 def test_eviction_under_eight_readers_hurts_none_of_them(many: Ground) -> None:
-    """Everything that is not in use at the moment is too old."""
+    """Every shard that is not in use counts as expired."""
     with many.open() as kb:
         kb.upsert(numbered(30))
         expected = ids_of(kb.search("castles", limit=100, exact=True))

@@ -1,4 +1,4 @@
-"""Compaction, collection, and what they leave."""
+"""Compaction and garbage collection."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from support.engine_parts import Ground, all_ids, folders_of, ids_of, live_folde
 
 
 def graph_rows(ground: Ground) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
-    """Mentions and edges of all live shards, as plain DuckDB reads them."""
+    """Return mentions and edges of all live shards, read with plain DuckDB."""
     mentions: set[tuple[Any, ...]] = set()
     edges: set[tuple[Any, ...]] = set()
     for shard in manifest_of(ground)["shards"]:

@@ -1,4 +1,4 @@
-"""What is damaged is noticed, and never answered from."""
+"""Damaged files are detected, and never used for an answer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_stamps_of_the_cache_that_are_damaged_do_no_harm(many: Ground) -> None:
 
 
 def spoil_one_shard(ground: Ground, damage: Callable[[Path], None], suffix: str) -> str:
-    """That is asked, in the store, with nothing of it in the cache; the key of the shard's folder."""
+    """Damage a shard that queries read, in the store, and empty the cache. Return the key of the shard's folder."""
     live = {folder.rpartition("/")[2] for folder in live_folders_of(ground)}
     path = next(path for path in ground.stored_files(suffix) if path.parent.name in live)
     damage(path)

@@ -1,4 +1,4 @@
-"""Documents that are empty, huge, or in no language."""
+"""Unusual documents: empty, huge, or without words."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -117,7 +117,7 @@ def test_one_document_that_is_more_than_a_shard_should_hold_is_stored(many: Grou
 
 @pytest.mark.parametrize("text", ["", " \n\t ", "\ufeff", "\0"])
 def test_a_document_that_says_nothing_is_stored_if_it_can_be_found(ground: Ground, text: str) -> None:
-    """Empty by its vector, or by invisible characters."""
+    """A text of invisible characters, or one with an empty vector."""
     blank = Document("blank", text, metadata={"kind": "blank"}, vector=None if text.strip() else [1.0] * DIMENSION)
     with ground.open() as kb:
         assert kb.upsert([blank]).added == 1

@@ -1,4 +1,4 @@
-"""What is found, listed and filtered."""
+"""Searches, lists and filters."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_filter_finds_exactly_what_it_names(filtered: KnowledgeBase, condition
 
 @pytest.fixture(scope="module")
 def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
-    """Sixty documents in many more shards than a query asks."""
+    """Return sixty documents in more shards than a query searches."""
     few = {"query_shard_fanout": 1, "query_shard_fanout_adaptive_max": 2, "small_kb_max_shards": 1}
     ground = Ground(tmp_path_factory.mktemp("filtered"), **MANY_SHARDS, **few)
     with ground.open() as kb:

@@ -1,4 +1,4 @@
-"""What is stored, replaced and deleted, and what that costs."""
+"""Storing, replacing and deleting documents, and the cost of these writes."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Named collections: what belongs to which, and what a sync makes of a change of them."""
+"""Named collections: which documents belong to which, and the effect of changed collections on a sync."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ URL = "https://example.com/page"
 
 
 def collect(project: Project, **collections: CollectionSettings) -> None:
-    """Make these the collections of the project; paths are paths in its folder."""
+    """Set the collections of the project. Paths are relative to its folder."""
     named = tuple(
         NamedCollection(name, given, project.folder / (given.path or given.links), f"config.yaml:{number}")
         for number, (name, given) in enumerate(collections.items(), 1)

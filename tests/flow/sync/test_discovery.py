@@ -1,4 +1,4 @@
-"""Which sources there are, and what becomes of those that are gone."""
+"""Discovery of sources, and removal of deleted ones."""
 
 import functools
 import sys
@@ -135,7 +135,7 @@ def test_hidden_files_and_links_out_are_not_sources(project: Project) -> None:
 
 @pytest.mark.rule("sync-11")
 def test_a_file_that_cannot_be_opened_fails_alone_and_keeps_its_record(project: Project) -> None:
-    """It goes after it was found and before it is read: that fails for root as well."""
+    """The file is removed after it was listed and before it is read, which fails for root as well."""
     project.write("a.md", "a")
     project.write("b.md", "b")
     project.run()

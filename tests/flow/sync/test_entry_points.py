@@ -1,4 +1,4 @@
-"""Who starts a run, and who waits for whom."""
+"""Starting runs, and waiting for running ones."""
 
 import os
 import threading

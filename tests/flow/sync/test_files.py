@@ -1,4 +1,4 @@
-"""Files: when they are read, and when they are summarised."""
+"""Files: when a sync reads and summarises them."""
 
 import os
 import sys
@@ -71,7 +71,7 @@ def test_a_blank_file_is_a_source_that_costs_no_call_and_has_no_entry(project: P
 @pytest.mark.rule("sync-1")
 @pytest.mark.rule("sync-14")
 def test_a_file_with_the_same_size_and_time_is_unchanged(project: Project) -> None:
-    """Other content under the same size and time is not seen: documented."""
+    """As documented, other content with the same size and time is not noticed."""
     project.write("a.md", "text")
     project.run()
     before = project.record("a.md")

@@ -1,4 +1,4 @@
-"""What sync is for: nothing is done twice, and nothing is lost."""
+"""The goals of sync: no work is repeated, and nothing is lost."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def test_a_second_run_over_nothing_new_does_nothing_and_changes_no_byte(project:
 
 @pytest.mark.rule("sync-1")
 def test_a_run_that_changes_nothing_changes_no_byte_after_a_failure_either(project: Project) -> None:
-    """A check that failed, a new page that keeps failing, a summary that keeps failing."""
+    """Cases: a failed check, a new page that keeps failing, and a summary that keeps failing."""
     project.write("stuck.md", "text")
     project.summariser.faults["stuck.md"] = UNUSABLE
     known = project.serve(URL, Page("page", etag='"1"'))

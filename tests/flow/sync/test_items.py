@@ -1,4 +1,4 @@
-"""Collections that are read through a source: what it reports, and what becomes of its documents."""
+"""Collections that are read through a source: its events, and their effect on documents."""
 
 import dataclasses
 import sys
@@ -20,7 +20,7 @@ A, B, C = (Item(name, f"Text {name}.".encode(), content_type="text/plain") for n
 
 
 class SourceProject(Project):
-    """A project with one collection, whose source reports what a test says."""
+    """A project with one collection, whose source reports scripted events."""
 
     events: Sequence[Event | Exception] = ()
 
@@ -44,13 +44,13 @@ class SourceProject(Project):
         return dataclasses.replace(super().workshop(), open_source=lambda named: self)
 
     def reports(self, *events: Event | Exception, after: float = INTERVAL) -> SyncReport:
-        """Sync when the source reports these events."""
+        """Sync while the source reports these events."""
         self.events = events
         return self.run(after=after)
 
     @property
     def texts(self) -> dict[str, str]:
-        """The text of each item, as it is kept."""
+        """Return the stored text of each item."""
         return {name: self.copy_of(name).read_text() for name in self.records}
 
 

@@ -1,4 +1,4 @@
-"""URLs that were fetched before: when they are asked again, and for what."""
+"""URLs that were fetched before: the time and the conditions of the next request."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from support.sync_runs import INTERVAL, OTHER, TICK, URL, both_faults, changed_f
 
 
 def settled(project: Project, page: Page, url: str = URL) -> str:
-    """A URL that was fetched and summarised at the clock's first moment."""
+    """Return a project with a URL that was fetched and summarised at the start of the clock."""
     project.serve(url, page)
     project.run()
     assert project.record(url)["summary_pending"] is False
@@ -40,7 +40,7 @@ def test_a_url_is_requested_from_the_moment_of_its_next_check_and_not_before(
 
 @pytest.mark.rule("sync-24")
 def test_each_url_is_due_at_its_own_moment_to_the_microsecond(project: Project) -> None:
-    """The earliest of several moments counts, also when it is written shorter than the others."""
+    """The earliest of several times counts, even if it is written with fewer digits."""
     settled(project, Page("page"))
     project.clock.advance(0.5)
     settled(project, Page("other"), OTHER)
@@ -83,7 +83,7 @@ def test_not_modified_sets_status_and_times_and_nothing_else(project: Project) -
 
 
 def pending_url(project: Project, page: Page) -> None:
-    """A URL that was fetched at the clock's first moment and has no summary yet."""
+    """Return a project with a URL that was fetched at the start of the clock and has no summary yet."""
     project.serve(URL, page)
     project.summariser.always = UNUSABLE
     project.run()
@@ -381,7 +381,7 @@ def test_a_pending_url_that_fails_again_keeps_its_record_whole(project: Project,
 @pytest.mark.rule("sync-33")
 @pytest.mark.rule("sync-45")
 def test_the_hash_of_a_page_is_that_of_the_copy_it_was_summarised_from(project: Project) -> None:
-    """A kill between the copy and its record leaves a copy that is newer than the hash."""
+    """A kill between the writes of copy and record leaves a copy that is newer than the hash."""
     pending_url(project, Page("page"))
     project.copy_of(URL).write_text("newer page")
     project.run()

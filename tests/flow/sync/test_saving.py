@@ -1,4 +1,4 @@
-"""The delay until a finished change is in both files, measured from outside during the run."""
+"""The delay until a finished change is in both files, measured by another process during the run."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from support.sync_runs import URL
 
 SOURCES = 300
 LONGEST_SECONDS = 15
-"""Far more than the second that is allowed, for a machine that is busy; far less than a rest of 30 s."""
+"""Far more than the allowed second, for a busy machine, and far less than the pause of 30 s."""
 
 
 def is_seen(project: Project, source_id: str, summary: str) -> bool:

@@ -115,7 +115,7 @@ def test_the_two_files_show_one_state_at_every_moment_of_a_run(project: Project)
         return copy.index.exists() and format_index(sources) == copy.index.read_bytes().decode()
 
     def compare(_: str) -> None:
-        """But for the moment between their renames, which is over when one looks again."""
+        """Compare the files again after a difference: it may come from the moment between the two renames."""
         with lock:
             compared.append(any(is_one_state() for _ in range(20)))
 

@@ -1,4 +1,4 @@
-"""Any text: hashing many words at once equals hashing one feature after the other."""
+"""For any text, hashing many words at once equals hashing one feature at a time."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Chunks of any text: nothing is lost or repeated, and offsets and contexts are right."""
+"""Chunks of any text: no text is lost or repeated, and offsets and contexts are right."""
 
 import re
 from itertools import pairwise
@@ -46,7 +46,7 @@ def is_fitting(text: str, size_bytes: int) -> bool:
 
 
 def pieces(text: str, begin: int, end: int, size_bytes: int, levels: tuple[str, ...]) -> list[tuple[int, int]]:
-    """The largest pieces that fit, by the hierarchy; only for ASCII."""
+    """Return the largest pieces that fit, by the hierarchy of separators; for ASCII only."""
     while begin < end and text[begin].isspace():
         begin += 1
     while begin < end and text[end - 1].isspace():

@@ -1,4 +1,4 @@
-"""A malformed export is read or refused; nothing else happens."""
+"""A malformed export is read, or refused with a code."""
 
 import hashlib
 import json

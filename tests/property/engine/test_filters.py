@@ -1,4 +1,4 @@
-"""Any metadata and filter: the masks of a shard and plain Python choose the same documents."""
+"""For any metadata and filter, the masks of a shard choose the same documents as plain Python."""
 
 import copy
 import random
@@ -130,7 +130,7 @@ SOME_FILTERS = ONE_OR_NONE | st.recursive(SOME_CONDITIONS, combine, max_leaves=5
 
 @pytest.fixture(scope="module")
 def kbs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[KnowledgeBase]]:
-    """The same documents in one shard and in seven, of which some documents were replaced or deleted."""
+    """Return KBs with the same documents in one shard and in seven, with some replaced or deleted documents."""
     one = Ground(tmp_path_factory.mktemp("one"), graph="text").open()
     one.upsert(DOCUMENTS)
     cut = {"shard_trigger_vector_rows": 6, "max_vector_rows_per_shard": 6, "compaction_enabled": False}
@@ -166,7 +166,7 @@ def test_every_mode_finds_exactly_what_meets_the_filter(kbs: list[KnowledgeBase]
 
 @given(KEYS, SCALARS, SCALARS)
 def test_equal_is_what_python_calls_equal(key: str, stored: Any, wanted: Any) -> None:
-    """But for true and false, which are the texts of these names."""
+    """Exceptions are true and false, which are stored as texts."""
     left, right = (str(value).lower() if isinstance(value, bool) else value for value in (stored, wanted))
     assert matches(parse_filter({key: wanted}), {key: stored}) == (left == right)
 

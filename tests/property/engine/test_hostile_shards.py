@@ -13,7 +13,7 @@ import pytest
 from support.damage import IS_NIGHTLY
 
 CASES = 3000 if IS_NIGHTLY else 25
-"""Of each part."""
+"""The number of cases of each part."""
 PARTS = 4 if IS_NIGHTLY else 2
 SECONDS = 7200 if IS_NIGHTLY else 600
 
@@ -21,7 +21,7 @@ SECONDS = 7200 if IS_NIGHTLY else 600
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_untrusted_change_is_read_or_refused_with_a_code(tmp_path: Path, part: int) -> None:
-    """Run in a separate process with little memory; its last number says which input killed it."""
+    """The inputs run in a separate process with little memory. Its last number names the input that killed it."""
     begin = part * CASES
     done = subprocess.run(
         [sys.executable, "-m", "support.hostile_shards", str(tmp_path), str(begin), str(begin + CASES)],

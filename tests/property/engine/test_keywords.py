@@ -1,4 +1,4 @@
-"""Keyword search against the textbook formula of BM25, for every layout of shards."""
+"""Keyword search compared with the textbook formula of BM25, for every layout of shards."""
 
 import math
 from collections import Counter
@@ -93,7 +93,7 @@ def best(parts: Sequence[tuple[KeywordPart, list[int]]], query: KeywordQuery, li
 
 
 def plainly(rows: Sequence[RowText], query: KeywordQuery, gone: set[int]) -> dict[int, float]:
-    """BM25 of every live row that holds anything."""
+    """Return the BM25 score of every live row with a matching term."""
     counted: dict[int, Counter[str]] = {}
     lengths: dict[int, int] = {}
     forms: dict[str, str] = {}

@@ -21,14 +21,14 @@ WORDS = ["river", "bridge", "castle", "garden", "engine"]
 
 @dataclass(frozen=True)
 class Step:
-    """One thing done to a KB on the way."""
+    """One operation on a KB."""
 
     act: str
     names: tuple[str, ...] = ()
 
 
 def place(spot: int) -> list[float]:
-    """Few places, so that many documents share one."""
+    """Return a vector. Few are distinct, so that many documents share one."""
     return [float(spot % 3), float(spot // 3 % 2), *[0.0] * (DIMENSION - 2)]
 
 
@@ -50,7 +50,7 @@ def contents(draw: st.DrawFn) -> dict[str, Document]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[dict[str, Any], list[Step]]:
-    """Settings of an engine, and what happens before and between the batches."""
+    """Draw engine settings, and the operations before and between the batches."""
     policy = {
         "embedding_dimension": DIMENSION,
         "chunk_size_bytes": 50,
@@ -92,7 +92,7 @@ def carried_out(kb: KnowledgeBase, step: Step) -> None:
 
 
 def answers(kb: KnowledgeBase) -> list[list[tuple[Any, ...]]]:
-    """Everything that a hit says, for a number of questions."""
+    """Return all fields of all hits, for several questions."""
     asked = [
         *(kb.search(word, limit=limit, exact=True) for word in WORDS for limit in (1, 3, 100)),
         *(kb.search_vector(place(spot), limit=limit, exact=True) for spot in range(6) for limit in (1, 2, 5, 100)),
@@ -109,7 +109,7 @@ def answers(kb: KnowledgeBase) -> list[list[tuple[Any, ...]]]:
 def answers_after(
     documents: Sequence[Document], policy: dict[str, Any], steps: Sequence[Step]
 ) -> list[list[tuple[Any, ...]]]:
-    """The answers of a KB that came to hold these documents along these steps."""
+    """Return the answers of a KB that stored these documents with these steps."""
     wanted = {each.id for each in documents}
     with tempfile.TemporaryDirectory() as folder:
         ground = Ground(Path(folder), **policy)

@@ -1,4 +1,4 @@
-"""Any hits: merging and folding lose no text, keep the order, and are idempotent."""
+"""For any hits, merging and folding lose no text, keep the order, and are idempotent."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The same KB in 1, 7 and 50 shards: the same answers in every mode, to the last bit, ties included."""
+"""A KB in 1, 7 and 50 shards gives bit-identical answers in every mode, including ties."""
 
 import functools
 import itertools
@@ -28,7 +28,7 @@ LONG = (
 
 @functools.cache
 def corpus() -> list[Document]:
-    """Names that lead from one document to the next, equal texts, and texts that name nothing."""
+    """Return documents that are linked by names, equal texts, and texts without names."""
     all_values = [
         Document(
             f"doc-{number:02}",
@@ -76,7 +76,7 @@ def kbs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Knowledg
 
 
 def all_values(hits: Hits) -> list[dict[str, Any]]:
-    """Everything that the hits say, and which way was gone."""
+    """Return all fields of the hits, and the way in which they were found."""
     return [*(hit.to_json() for hit in hits), {"mode": hits.mode_used, "reason": hits.reason}]
 
 

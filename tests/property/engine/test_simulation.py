@@ -1,13 +1,12 @@
-"""Writers, a client that rolls back, a compactor, a collector, readers and an evictor at once, on a store that
-fails: no history breaks the KB.
+"""Concurrent writers, rollbacks, compactions, collections, readers and evictions on a faulty store never break the KB.
 
-`make test` tries 120 seeds, `HYPOTHESIS_PROFILE=nightly` 10,000, `PAIR_SIMULATION_RUNS` as many as it says, and
-`PAIR_SIMULATION_SEED` the one that it names. Invariants, after every published manifest and at the end:
-    what was acknowledged is there; what failed is not, and never will be; what is unknown (E208) is whole or not there;
+`make test` tries 120 seeds, and `HYPOTHESIS_PROFILE=nightly` 10,000. `PAIR_SIMULATION_RUNS` sets the number of seeds,
+and `PAIR_SIMULATION_SEED` a single one. Invariants, after every published manifest and at the end:
+    acknowledged writes are stored; failed writes are not, and never will be; unknown ones (E208) are whole or missing;
     manifests ascend one by one, and no commit is published twice;
-    every shard that is named is there and verifies, and nothing that is named is deleted;
-    a reader sees one manifest that was current while it read, and nothing that was deleted;
-    once the faults are over, everything works, and nothing is left that no manifest names.
+    every referenced shard exists and verifies, and none is deleted;
+    a reader sees one manifest that was current while it read, and no deleted document;
+    after the last fault everything works, and no unreferenced file is left.
 """
 
 import os

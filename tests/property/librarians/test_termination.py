@@ -1,4 +1,4 @@
-"""Any graph of librarians that answer, fail, hang and delegate ends in time, within budget, with a valid response."""
+"""A question to any graph of librarians that answer, fail, hang and delegate ends in time and within budget."""
 
 import asyncio
 import time
@@ -17,17 +17,17 @@ from pair.librarians.settings import LibrariansSettings
 IDS = ("a", "b", "c", "d", "e")
 TIMEOUT = 0.15
 IN_TIME = 2.0
-"""Beyond the deadline, for a busy machine."""
+"""The allowed delay after the deadline, for a busy machine."""
 MAX_CALLS = 12
 
 
 @dataclass(frozen=True)
 class Habit:
-    """What a librarian does with every question."""
+    """The behaviour of a librarian for every question."""
 
     kind: str
     to: tuple[tuple[str, str], ...] = ()
-    """Whom it asks, each with a fallback or ""."""
+    """The librarians that it asks, each with a fallback or ""."""
     how: str = "merge-all"
     has_answer: bool = False
     delegates_to: tuple[str, ...] | None = None
@@ -48,7 +48,7 @@ graphs = st.fixed_dictionaries(dict.fromkeys(IDS, habits))
 
 
 class House:
-    """Librarians with habits, and who was entered on which way."""
+    """Librarians with scripted behaviour, and a record of the chains that reached them."""
 
     def __init__(self, graph: Mapping[str, Habit]) -> None:
         self.ways: list[tuple[str, ...]] = []

@@ -14,7 +14,7 @@ Files = dict[str, str | None]
 
 
 def folder_of(contents: st.SearchStrategy[str | None], depth: int = 3) -> st.SearchStrategy[Files]:
-    """Files `a` and `b`, each of them there, absent, or a folder of such files."""
+    """Return folders with `a` and `b`; each is a file, missing, or a folder of such files."""
     entry: st.SearchStrategy[Files] = st.just({}) | st.builds(lambda content: {"": content}, contents)
     if depth > 1:
         entry |= st.builds(_below, folder_of(contents, depth - 1))
@@ -63,7 +63,7 @@ def any_case(test):
 
 
 def any_case_with_links(test):
-    """A file whose content is not read: a link, a socket, a file of the user elsewhere."""
+    """Add cases with a file whose content is not read: a link, a socket, or a file of the user."""
     return _thoroughly(given(cases(st.sampled_from([*CONTENTS, None])))(test))
 
 

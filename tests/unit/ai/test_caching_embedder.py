@@ -1,4 +1,4 @@
-"""Any embedder, used with care: order, batches, replies of no use, and the cache of queries."""
+"""The caching embedder: order, batches, invalid replies, and the cache of queries."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from pair.errors import ModelError
 
 
 class LengthEmbedder:
-    """Says how long a text is, remembers what it was asked, and replies through `spoil`."""
+    """An embedder of text lengths that records its calls. `spoil` can change its replies."""
 
     name = "length-2"
     dimension = 2

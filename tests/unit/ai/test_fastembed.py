@@ -1,4 +1,4 @@
-"""Models that fastembed knows: what is said when one is unknown or not there."""
+"""Errors for models that fastembed does not know or cannot load."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What can be used of a model's reply about entities."""
+"""The usable part of a model's reply about entities."""
 
 import json
 

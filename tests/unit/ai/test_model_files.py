@@ -1,4 +1,4 @@
-"""Files inside other packages: found without importing, and refused when they are not what was expected."""
+"""Files inside other packages: found without an import, and refused if they differ."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ FILE = BundledFile("carrier_of_numbers", "deep/numbers.bin", hashlib.sha256(CONT
 
 @pytest.fixture
 def carried(tmp_path: Path) -> Iterator[Path]:
-    """The file, in a package that can be found and must not be imported."""
+    """Return the file, in an installed package that must not be imported."""
     folder = tmp_path / FILE.package / "deep"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("raise RuntimeError('imported')")

@@ -1,4 +1,4 @@
-"""The embedder without a model: which texts are near, and that a vector never changes."""
+"""The embedder without a model: near texts, and stable vectors."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""What is decided about a language model, as tables."""
+"""The rules for language models, as tables."""
 
 import json
 from typing import Any

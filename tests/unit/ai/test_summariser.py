@@ -1,4 +1,4 @@
-"""What the summariser without a model says about every kind of source."""
+"""The summaries of every kind of source, without a model."""
 
 import json
 import math
@@ -292,7 +292,7 @@ def words_of(text: str) -> set[str]:
 
 
 def index_of_the_handbook() -> dict[str, set[str]]:
-    """The words of every entry: its path and its summary."""
+    """Return the words of every entry: its path and its summary."""
     summariser = ExtractiveSummariser()
     entries = {}
     for page in sorted(HANDBOOK.rglob("*.md")):
@@ -302,7 +302,7 @@ def index_of_the_handbook() -> dict[str, set[str]]:
 
 
 def ranking(question: str, entries: dict[str, set[str]]) -> list[str]:
-    """Pages by the words they share with the question; a word in few entries weighs more."""
+    """Rank pages by the words that they share with the question; rare words weigh more."""
     frequency = Counter(word for words in entries.values() for word in words)
     asked = words_of(question)
 

@@ -1,4 +1,4 @@
-"""The default embedder: the vectors of the package that carries its weights, in less time."""
+"""The default embedder: the same vectors as the package with its weights, in less time."""
 
 import subprocess
 import sys
@@ -71,7 +71,7 @@ def test_vectors_are_those_of_the_plain_way(text: str) -> None:
 
 
 def test_vectors_do_not_change_between_releases() -> None:
-    """Numbers that the package itself gave for this text."""
+    """The expected numbers come from the package itself."""
     (vector,) = EMBEDDER.embed(["The castle has a moat."])
     assert vector[:4] == pytest.approx(PINNED, abs=1e-6)
 

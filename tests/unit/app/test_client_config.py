@@ -31,7 +31,7 @@ SHARED: dict[Client, str] = {
     "claude-desktop": ".config/Claude/claude_desktop_config.json",
     "windsurf": ".codeium/windsurf/mcp_config.json",
 }
-"""Files in the home of the user, on Linux."""
+"""Configuration files in the home folder of the user, on Linux."""
 
 
 def read(path: Path) -> Any:

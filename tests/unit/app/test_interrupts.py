@@ -1,4 +1,4 @@
-"""Ctrl-C at the moment a thread hands over a lock."""
+"""Ctrl-C at the moment when a thread hands over a lock."""
 
 import threading
 

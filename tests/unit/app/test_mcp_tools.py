@@ -1,4 +1,4 @@
-"""The size of results, where texts are cut, and addresses of documents."""
+"""The size of results, the places where texts are cut, and the addresses of documents."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Text of others, made safe to show."""
+"""Untrusted text, escaped for display."""
 
 import sys
 import unicodedata

@@ -1,4 +1,4 @@
-"""What the configuration of a folder may set before the folder is trusted."""
+"""The settings that the configuration of an untrusted folder may set."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ from support.trust import trust_folder
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to be in, and a home that is not the real one."""
+    """Enter an empty folder, with a temporary home folder."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def load(text: str, **variables: str) -> tuple[Settings, list[str]]:
-    """Settings of a folder with this configuration, and what was said about it."""
+    """Load the settings of a folder with this configuration; return them with the warnings."""
     Path("config.yaml").write_text(text, encoding="utf-8")
     said: list[str] = []
     return Settings.load(None, variables, said.append), said

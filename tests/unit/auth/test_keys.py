@@ -1,4 +1,4 @@
-"""Keys: made once, kept as hashes, refused when their time is over."""
+"""API keys: shown once, stored as hashes, refused after they expire."""
 
 import datetime
 import json

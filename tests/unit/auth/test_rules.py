@@ -1,4 +1,4 @@
-"""What is decided about access."""
+"""The rules of access."""
 
 import pytest
 from hypothesis import given

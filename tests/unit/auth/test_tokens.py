@@ -1,4 +1,4 @@
-"""Tokens: the keys they are checked with come from a file or an address, and change."""
+"""Tokens: verification with public keys from a file or a URL, and changes of these keys."""
 
 import dataclasses
 import functools

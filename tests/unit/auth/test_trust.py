@@ -1,4 +1,4 @@
-"""The trust store: written by its owner alone, and believed only then."""
+"""The trust store: it counts only if nobody except its owner can write it."""
 
 import hashlib
 import json

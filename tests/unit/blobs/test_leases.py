@@ -1,4 +1,4 @@
-"""Leases on manual clocks: when they end, what they report, and what they leave behind."""
+"""Leases on manual clocks: their end, their errors, and the blobs that remain."""
 
 import datetime
 import itertools
@@ -357,7 +357,7 @@ class Obeying:
         self._answer(("release", lease, 0))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def held(clock: ManualClock) -> tuple[Obeying, HeldLease]:

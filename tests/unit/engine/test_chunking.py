@@ -1,4 +1,4 @@
-"""How a text becomes chunks: by its headings, lists, code and tables, and by the older chunker."""
+"""Chunks of texts: by headings, lists, code and tables, and by the older chunker."""
 
 import functools
 import time

@@ -1,4 +1,4 @@
-"""Documents in columns: picked, put together, and cut at the right bytes."""
+"""Documents in columns: selecting, joining, and cutting at the right bytes."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def prepared(
 
 
 def described(documents: StoredDocuments) -> list[tuple[str, list[str], GraphRows | None]]:
-    """Each document with its chunks, read as a query would read them."""
+    """Return each document with its chunks, read as a query reads them."""
     found = []
     for number in range(documents.count):
         content = documents.texts[number]

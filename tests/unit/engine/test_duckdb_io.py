@@ -1,4 +1,4 @@
-"""Untrusted rows files: tables of data, or nothing."""
+"""Untrusted rows files: only tables of data are accepted."""
 
 import contextlib
 from pathlib import Path

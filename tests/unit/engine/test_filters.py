@@ -1,4 +1,4 @@
-"""How a filter is written, what it finds, and which ones are refused."""
+"""Filters: their syntax, their matches, and refusals."""
 
 import datetime
 import json

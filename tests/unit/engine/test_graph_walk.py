@@ -1,4 +1,4 @@
-"""Spreading over a graph: against a plain dense reference, over layouts, and without what is gone."""
+"""The graph walk: compared with a dense reference, for several layouts, and without deleted documents."""
 
 import tempfile
 from pathlib import Path
@@ -33,7 +33,7 @@ def mentions(*names: str) -> GraphRows:
 
 
 def dense(graphs: list[GraphRows], seeds: list[int], question: list[str], decay: float) -> npt.NDArray[np.float64]:
-    """Personalised PageRank by plain matrices over everything."""
+    """Compute personalised PageRank with dense matrices."""
     names = sorted({name for graph in graphs for name, _, _ in graph.mentions})
     links = np.zeros((len(graphs), len(names)))
     for row, graph in enumerate(graphs):
@@ -85,7 +85,7 @@ def test_scores_are_those_of_the_dense_reference(
 
 
 def kb_of(count: int) -> list[GraphRows]:
-    """Documents that share entities in many ways, some of them related."""
+    """Return documents that share entities, some of which are related."""
     generator = np.random.default_rng(5)
     graphs = []
     for _ in range(count):
@@ -138,7 +138,7 @@ def test_what_is_gone_counts_for_nothing(tmp_path: Path) -> None:
     without = [graph if number not in gone else GraphRows() for number, graph in enumerate(graphs)]
     found = spread_over(tmp_path, graphs, 3, GraphParameters(hops=2), gone)
     assert gone.isdisjoint(found)
-    # Documents without a graph still count as documents: so they are gone in both.
+    # Documents without a graph still count, so they are deleted in both.
     assert found == spread_over(tmp_path, without, 3, GraphParameters(hops=2), gone)
 
 

@@ -1,4 +1,4 @@
-"""The manifest: its JSON, what follows what, and which files are refused."""
+"""The manifest: its JSON, its successors, and refused files."""
 
 import base64
 import datetime
@@ -74,7 +74,7 @@ def manifest() -> Manifest:
 
 
 def values_of(value: Manifest) -> dict[str, Any]:
-    """Everything that a manifest says, ready for comparing."""
+    """Return all values of a manifest in a comparable form."""
     plain = {name: item for name, item in vars(value).items() if name != "shards"}
     plain["shards"] = [
         vars(each)

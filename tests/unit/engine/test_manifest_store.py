@@ -62,7 +62,7 @@ def stored(store: BlobStore) -> Manifest:
 
 
 class Watched:
-    """A plan without faults, that remembers what was asked."""
+    """A plan without faults that records the requests."""
 
     def __init__(self, plan: Plan = lambda _operation, _key: "none") -> None:
         self.asked: list[str] = []

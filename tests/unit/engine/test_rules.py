@@ -1,4 +1,4 @@
-"""What is decided about shards."""
+"""The rules about shards."""
 
 import dataclasses
 import datetime
@@ -22,7 +22,7 @@ POLICY = EngineSettings()
 
 
 def shard(name: str, rows: int = 1, *, run: str = "", gone: int = 0) -> ShardRef:
-    """Each document has one row."""
+    """Return a shard whose documents have one row each."""
     ref = ShardRef(
         shard_id="shard-00000",
         folder=f"kb.duckdb.shards/{name}",
@@ -66,7 +66,7 @@ def test_names_of_kbs_that_are_refused(kb_id: str) -> None:
 
 
 def run_of(count: int, *, begin: int = 0) -> list[Ranked]:
-    """The further back in the manifest, the nearer."""
+    """Return a run of shards; the later in the manifest, the nearer."""
     return [
         Ranked(begin + number, distance=float(count - number), least_distance=float(count - number) / 2)
         for number in range(count)
@@ -371,7 +371,7 @@ def test_nothing_is_evicted_without_need() -> None:
 
 
 def past(*numbers: int, repeated: tuple[int, ...] = ()) -> list[rules.PastVersion]:
-    """The newest was replaced just now, and each before it a day earlier."""
+    """Return past versions: the newest was replaced just now, and each earlier one a day before."""
     return [
         rules.PastVersion(number, NOON - datetime.timedelta(days=place), number in repeated)
         for place, number in enumerate(numbers)

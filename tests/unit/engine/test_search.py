@@ -1,4 +1,4 @@
-"""Hits that touch, hits that say the same, hits that are too much alike."""
+"""Adjacent hits, equal hits, and similar hits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Files of a shard that lie about what they hold: refused when they are opened, before anything follows them."""
+"""Shard files with false offsets and sizes are refused when they are opened."""
 
 import struct
 from collections.abc import Callable
@@ -162,7 +162,7 @@ def test_text_that_is_not_utf8_is_reported_as_damage_by_every_reader(tmp_path: P
 
 
 def write_search(path: Path, codes: npt.NDArray[np.uint8] | None) -> Vectors:
-    """A search file of documents without a text, with these codes or the right ones."""
+    """Write a search file of documents without text, with these codes or the right ones."""
     vectors = random_vectors(ANN_MIN_ROWS)
     made = encode(vectors)
     assert made is not None

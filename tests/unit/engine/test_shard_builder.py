@@ -94,7 +94,7 @@ def test_the_graph_is_rows_with_the_columns_of_the_specification(built: BuiltSha
 
 @pytest.mark.rule("engine-2")
 def test_no_extension_is_installed_for_it(tmp_path: Path, built: BuiltShard) -> None:
-    """Everything that was needed comes with DuckDB itself."""
+    """DuckDB includes everything that is needed."""
     loaded = rows_of(built, "SELECT extension_name FROM duckdb_extensions() WHERE loaded AND install_path LIKE '/%'")
     assert loaded == []
 

@@ -1,4 +1,4 @@
-"""The data of a site, read back in Python: every unit, its hash, and what a search needs of it."""
+"""The data of a site, read in Python: every unit, its hash, and its content."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ def kb() -> Iterator[KnowledgeBase]:
 
 
 class Reader:
-    """The files of a site, as a browser reads them."""
+    """A reader of the files of a site that works like the browser."""
 
     def __init__(self, kb: KnowledgeBase) -> None:
         self.files: dict[str, bytes] = {}

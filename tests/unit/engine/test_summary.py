@@ -1,4 +1,4 @@
-"""What the manifest alone tells of a KB."""
+"""Facts about a KB that its manifest shows."""
 
 from pathlib import Path
 

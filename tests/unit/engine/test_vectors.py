@@ -1,4 +1,4 @@
-"""The vector index of a shard, against a look at every row."""
+"""The vector index of a shard, compared with a scan of every row."""
 
 import itertools
 from pathlib import Path
@@ -28,7 +28,7 @@ faiss: Any = typed_faiss
 
 
 def clustered(rows: int, *, clusters: int = 40, seed: int = 1) -> Vectors:
-    """Always around the same centres."""
+    """Return vectors around fixed centres."""
     centers = np.random.default_rng(0).normal(size=(clusters, DIMENSION))
     dice = np.random.default_rng(seed)
     vectors = centers[dice.integers(clusters, size=rows)] + 0.3 * dice.normal(size=(rows, DIMENSION))
@@ -47,7 +47,7 @@ def many() -> tuple[Vectors, VectorIndex]:
 
 
 def nearest_by_hand(vectors: Vectors, query: Vectors, limit: int, allowed: Selection | None) -> list[tuple[float, int]]:
-    """Every allowed row that is as near as the last that is wanted."""
+    """Return the nearest allowed rows by a scan, with all ties of the last one."""
     distances = np.sqrt(((vectors.astype(np.float64) - query.astype(np.float64)) ** 2).sum(axis=1)).astype(np.float32)
     ranked = sorted((float(distances[row]), row) for row in range(len(vectors)) if allowed is None or allowed[row])
     return [each for each in ranked if each[0] <= ranked[min(limit, len(ranked)) - 1][0]] if ranked else []
@@ -62,12 +62,12 @@ def found_exactly(
 
 
 def tied(rows: int, *, seed: int) -> Vectors:
-    """81 places for all rows."""
+    """Return rows with only 81 distinct vectors."""
     return np.random.default_rng(seed).integers(-1, 2, size=(rows, 4)).astype(np.float32)
 
 
 def long_and_near(rows: int) -> Vectors:
-    """Long vectors that lie close together: their squares cancel out in fast arithmetic."""
+    """Return long vectors that are close together, whose squares cancel out in float32 arithmetic."""
     return (1000 + 0.01 * np.random.default_rng(4).normal(size=(rows, 8))).astype(np.float32)
 
 
@@ -119,7 +119,7 @@ def test_the_index_finds_nearly_all_neighbours(many: tuple[Vectors, VectorIndex]
 
 
 def test_a_bound_on_the_distance_hides_nothing_that_is_within_it(many: tuple[Vectors, VectorIndex]) -> None:
-    """Neither where the query shares what a code leaves out, nor where it lies elsewhere."""
+    """This holds for queries in the same cluster as the vectors and for distant ones."""
     vectors, index = many
     own, elsewhere = clustered(100, seed=7), clustered(100, clusters=400, seed=9)
     for query in (*own, *elsewhere):
@@ -223,7 +223,7 @@ def test_no_vectors_have_no_centroid() -> None:
     assert list(radii) == []
 
 
-# ── untrusted codes ───────────────────────────────────────────────────────────────────────────────
+# ── untrusted codes ────────────────────────────────────────────────────────────────────────────────
 
 
 def written(index: Any) -> npt.NDArray[np.uint8]:

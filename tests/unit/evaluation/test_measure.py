@@ -1,4 +1,4 @@
-"""Figures of rankings, against numbers worked out by hand, and what is asked of a KB to measure it."""
+"""Figures of rankings compared with hand-computed values, and the searches that measure a KB."""
 
 import math
 
@@ -99,7 +99,7 @@ def test_moving_a_better_document_up_never_harms(
 
 
 class FixedKb:
-    """Answers every query with the same chunks; a search takes a millisecond for each that is asked for."""
+    """A KB that answers every query with the same chunks. A search takes one millisecond for each requested chunk."""
 
     def __init__(self, clock: ManualClock, chunks: list[str], *, is_partial: bool = False) -> None:
         self.asked: list[int] = []

@@ -1,4 +1,4 @@
-"""Collections written into configuration files: everything else in the file stays as it was."""
+"""Edits of collections in configuration files: the rest of the file stays unchanged."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lines of unified diffs: for any two texts, they turn one into the other."""
+"""Unified diffs: for any two texts, the diff turns one into the other."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Lines of JSON as documents, and lines that are none."""
+"""JSON lines as documents, and invalid lines."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which embedder the settings choose, and the error when it is not available."""
+"""The embedder that the settings choose, and the error if it is not available."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""How the responses of several librarians become one."""
+"""Merging the responses of several librarians."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Citations, there and back, and how passages were found."""
+"""Citations, their ids, and retrieval records."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""JSON of the contract: the specification's names, both ways, and nothing lost."""
+"""JSON of the contract: the names of the specification, encoded and decoded without loss."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Small talk, and questions that refer to the one before them."""
+"""Small talk, and questions that refer to an earlier one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which sources would know."""
+"""The choice of sources that are likely to have an answer."""
 
 import asyncio
 from collections.abc import Sequence

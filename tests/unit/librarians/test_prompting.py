@@ -48,7 +48,7 @@ def test_after_the_check_every_citation_points_to_a_passage(reply: str, count: i
 
 
 def test_no_passage_can_end_its_own_marks() -> None:
-    """Whatever it contains, the mark is made from it: it cannot contain the mark."""
+    """The mark is a hash of the passage, so no passage can contain its own mark."""
     innocent = build_prompt("why?", [("title", "A text.")])
     mark = re.search(r"^<<< passage 1 (\w+)", innocent, re.MULTILINE)
     assert mark is not None

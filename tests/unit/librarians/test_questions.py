@@ -1,4 +1,4 @@
-"""What a question asks for, and whether a statement can answer it."""
+"""The kind of a question, and the statements that can answer it."""
 
 import pytest
 

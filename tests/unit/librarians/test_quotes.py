@@ -1,4 +1,4 @@
-"""The blocks that answer a question, and how sure an answer is."""
+"""The blocks that answer a question, and the confidence of an answer."""
 
 import pytest
 from hypothesis import given

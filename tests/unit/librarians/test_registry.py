@@ -1,4 +1,4 @@
-"""The registry of librarians: its entries, who may ask them, and the circuit breaker of each."""
+"""The registry of librarians: entries, permissions and circuit breakers."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ def routed(
     colleagues: tuple[Delegate, ...] = COLLEAGUES,
     evidence: Mapping[str, float] = MappingProxyType({}),
 ) -> Response:
-    """`evidence`: what the KBs of librarians would find."""
+    """Route a query. `evidence`: the estimates of librarians with a KB."""
     router = Router(WordReader(NO_VECTORS), {name: functools.partial(find, found) for name, found in evidence.items()})
     return asyncio.run(router(query, Context(ai=model, available_delegates=colleagues)))
 

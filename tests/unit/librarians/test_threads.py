@@ -35,7 +35,7 @@ def test_work_sees_the_context_variables_of_the_caller() -> None:
 
 
 def test_many_pieces_of_work_are_done_at_once() -> None:
-    """Each waits for all others: one after another they would never end."""
+    """Each job waits for all others, so consecutive jobs would never end."""
     together = threading.Barrier(16)
 
     async def all_callers() -> list[int]:
@@ -120,7 +120,7 @@ def test_failed_work_leaves_nothing_in_memory() -> None:
     """Memory is freed before any garbage collection, because the body of a request may be large."""
 
     class Large:
-        """What work refers to."""
+        """An object that the work refers to."""
 
     left: list[weakref.ref[Large]] = []
 

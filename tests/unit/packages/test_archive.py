@@ -1,4 +1,4 @@
-"""Unpacking: sound archives are unpacked, hostile ones refused."""
+"""Unpacking: valid archives are unpacked, hostile ones refused."""
 
 import hashlib
 import io

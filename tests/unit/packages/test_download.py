@@ -1,4 +1,4 @@
-"""A file at an address, read in ranges: what has arrived is not asked for again."""
+"""Files that are read in ranges: received bytes are not requested again."""
 
 import contextlib
 import random

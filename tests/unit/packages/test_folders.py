@@ -1,4 +1,4 @@
-"""Replacing a folder: the new one or the old one, never a mixture."""
+"""Replacement of a folder: readers see the new or the old one, never a mixture."""
 
 import contextlib
 import os
@@ -116,7 +116,7 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path):
 
 # ── what a killed run leaves ───────────────────────────────────────────────────────────────────────
 
-# Dies just before the n-th time that it would rename or remove something: the state of a process that was killed there.
+# Exits just before its n-th rename or removal, as if it were killed there.
 DYING = """
 import os, sys
 from pathlib import Path

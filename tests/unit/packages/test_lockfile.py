@@ -1,4 +1,4 @@
-"""The lock as a value and as bytes."""
+"""The lockfile as a value and as bytes."""
 
 import os
 from pathlib import Path

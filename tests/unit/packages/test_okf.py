@@ -1,4 +1,4 @@
-"""Bundles of the Open Knowledge Format: what is conformant, what is not, and how one is listed."""
+"""Bundles of the Open Knowledge Format: conformance, faults, and the generated index."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Packages: the same bytes for the same folder, a true manifest, and nothing that cannot be installed."""
+"""Packages: equal bytes for equal folders, a correct manifest, and only files that can be installed."""
 
 import contextlib
 import datetime

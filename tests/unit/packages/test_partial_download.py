@@ -1,4 +1,4 @@
-"""Of an archive elsewhere nothing is read or written beyond what the manifest beside it vouches for."""
+"""Partial downloads read and write only the files that the published manifest lists."""
 
 import hashlib
 import io
@@ -19,7 +19,7 @@ SUPPLIES = Supplies(lambda sha256: None, IndexSelection())
 
 
 class Elsewhere:
-    """An archive that tells how much of it was asked for."""
+    """An archive that counts the requested bytes."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

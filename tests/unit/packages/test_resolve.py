@@ -1,4 +1,4 @@
-"""Addresses of feeds, the order of versions, and what moved."""
+"""Addresses of feeds, the order of versions, and replaced releases."""
 
 import dataclasses
 import itertools

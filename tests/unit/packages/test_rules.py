@@ -1,4 +1,4 @@
-"""What is decided about sources, as tables."""
+"""The rules about sources, as tables."""
 
 import os
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def choose_source(
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A folder with a KB and the dataset of the monorepo."""
+    """Return a folder with a KB and the dataset of the monorepo."""
     (tmp_path / "kb").mkdir()
     (tmp_path / MONOREPO_DATASET).mkdir(parents=True)
     return tmp_path
@@ -527,7 +527,7 @@ def kept(reason, path: str = "a") -> UpdatePlan:
     return UpdatePlan(kept=(KeptFile(path, reason),))
 
 
-# Each case: installed, offered, present, then the plan of an update, an install, and with force.
+# Each case: installed, offered and present files, then the plans of an update, of an install, and with force.
 PLANS: dict[str, tuple[Any, ...]] = {
     "nothing-anywhere": ({}, {}, {}, UpdatePlan(), UpdatePlan(), UpdatePlan()),
     "new-file": ({}, {"a": "new"}, {}, ADD, ADD, ADD),

@@ -126,7 +126,7 @@ def test_a_wrong_and_a_missing_password_are_distinguished(encrypted: Keys, passw
 
 
 def with_secret(keys: Keys, start: int, value: bytes) -> bytes:
-    """The file of a key in which some bytes are others."""
+    """Return the file of a secret key with some changed bytes."""
     comment, line = lines_of(keys.secret.read_bytes())
     raw = bytearray(base64.b64decode(line))
     raw[start : start + len(value)] = value
@@ -187,7 +187,7 @@ def test_a_changed_file_is_refused(keys: Keys, signed: Path, options: tuple[str,
 
 
 def test_the_hash_of_a_file_signed_the_old_way_is_not_a_signature_of_the_file(keys: Keys, signed: Path) -> None:
-    """The two kinds must not be exchanged: what was signed as a file could be passed off as another's hash."""
+    """The two kinds of signatures must not be interchangeable: a signed file could pass as the hash of another one."""
     hash_file = signed.with_name("hash")
     hash_file.write_bytes(hashlib.blake2b(TEXT).digest())
     lines = lines_of(keys.sign(hash_file, "-l").read_bytes())

@@ -1,4 +1,4 @@
-"""Office, OpenDocument, EPUB, RTF and e-mail: what is read of each, by small real files."""
+"""Office, OpenDocument, EPUB, RTF and e-mail files: the text of small real files."""
 
 import pytest
 

@@ -19,7 +19,7 @@ ARTICLE = f"""<!doctype html><html><head><title>Guide</title><style>p {{ color: 
 
 
 def extract_text(content_type: str, charset: str | None, body: bytes) -> str:
-    """Read a page as it comes from a server; one without a type counts as bytes."""
+    """Read a page as a server sends it. A page without a type counts as bytes."""
     return read(body, "page", content_type or "application/octet-stream", charset).text
 
 

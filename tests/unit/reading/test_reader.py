@@ -1,4 +1,4 @@
-"""One reader for every way in: each kind of document by real input, and the cases that are hard."""
+"""The reader of all documents: each kind with real input, and difficult cases."""
 
 import json
 import re
@@ -388,7 +388,7 @@ def test_a_word_document_has_headings_and_lists_like_a_page() -> None:
 
 
 def many_pages(*texts: str) -> bytes:
-    """A PDF with a line of text on each page."""
+    """Return a PDF with a line of text on each page."""
     objects: list[bytes] = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"",

@@ -95,7 +95,7 @@ def test_pipes_are_not_sources(tmp_path: Path) -> None:
 
 @pytest.mark.rule("sync-11")
 def test_what_goes_during_the_walk_is_left_out(tmp_path: Path) -> None:
-    """Files come and go all the time under the walk, which ends well and finds those that stay."""
+    """While files are added and removed, the walk succeeds and finds those that stay."""
     write_files(tmp_path, {f"stay/{number}.md": "text" for number in range(100)})
     is_over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Patterns of collections: what is found in real folders, with the meaning that git gives to patterns."""
+"""Patterns of collections: the files that they select in real folders, with the meaning of git."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is decided about files and URLs, as tables."""
+"""The rules about files and URLs, as tables."""
 
 import dataclasses
 import datetime
@@ -49,7 +49,7 @@ def page(content_hash: str = "hash-1", **others: Any) -> PageSeen:
 
 
 def changes(before: object, after: object) -> dict[str, Any]:
-    """The fields that differ."""
+    """Return the fields that differ."""
     was, has = dataclasses.asdict(before), dataclasses.asdict(after)  # type: ignore[call-overload]
     return {name: value for name, value in has.items() if was[name] != value}
 

@@ -1,4 +1,4 @@
-"""Run again every tick: a clock set by hand, and a wait that moves it."""
+"""Runs at every tick, with a manual clock that a wait advances."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ TICK_SECONDS = 300.0
 
 
 class Rounds:
-    """Runs that each take a while, and waits that let the time pass; it ends after the last run."""
+    """Scripted runs that take some time, and waits that advance the clock. It ends after the last run."""
 
     def __init__(self, seconds: Sequence[float], faults: dict[int, Exception] | None = None) -> None:
         self.clock = ManualClock()

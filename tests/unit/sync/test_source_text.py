@@ -1,4 +1,4 @@
-"""Bytes as text, and text as a hash: tables."""
+"""Decoding of bytes and hashing of texts, as tables."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Records and their JSON: tables, and a file of the first version that must stay readable."""
+"""Records and their JSON, as tables; and a file of the first version, which must stay readable."""
 
 import datetime
 import json

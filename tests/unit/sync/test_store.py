@@ -1,4 +1,4 @@
-"""The state on disk: journals, saves, damage, full disks. Real files; a kill is a copy of them at a moment."""
+"""The state on disk: journals, saves, damage and full disks. A copy of the files at a moment simulates a kill."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ def journal_line(key: str, value: dict[str, Any] | None, kind: str = "source") -
 
 
 class Disk:
-    """A folder with a state and an index."""
+    """A folder with a state file and an index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -175,7 +175,7 @@ def test_changes_from_many_threads_are_all_saved(disk: Disk) -> None:
 
 @pytest.mark.rule("sync-49")
 def test_the_later_of_two_changes_is_saved_also_when_it_comes_during_a_save(disk: Disk) -> None:
-    """A save of a large state takes a while; the second change comes between its beginning and its end."""
+    """The second change comes during the save of a large state."""
     others = [record(f"{number:05}.md") for number in range(20_000)]
     disk.write_state(*others)
     for attempt in range(10):
@@ -487,7 +487,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path, *, leave_bytes: int) -> Path:
-    """A file that takes all the room but this."""
+    """Write a file that leaves only this many bytes free."""
     free = shutil.disk_usage(folder).free
     filler = folder / "filler"
     filler.write_bytes(bytes(free - leave_bytes))
@@ -515,7 +515,7 @@ def test_a_full_disk_is_an_error_and_keeps_the_old_files_whole(small_disk: Path)
 @pytest.mark.rule("sync-47")
 @pytest.mark.rule("sync-52")
 def test_a_disk_too_small_for_a_second_copy_is_an_error_and_loses_nothing(small_disk: Path) -> None:
-    """There is room for the journal, but not for the new files beside the old."""
+    """There is room for the journal, but not for new files beside the old ones."""
     disk = Disk(small_disk)
     disk.save(record("a.md", "x" * 60_000))
     before = (disk.cache.read_bytes(), disk.index.read_bytes())
@@ -550,7 +550,7 @@ def test_a_run_on_a_full_disk_is_a_storage_error_and_the_next_one_continues(smal
 @needs_root
 @pytest.mark.rule("sync-52")
 def test_a_change_that_did_not_fit_does_not_spoil_the_one_after_it(small_disk: Path) -> None:
-    """Half of a line is in the journal when the disk is full; what comes when there is room again must not join it."""
+    """The full disk leaves half a line in the journal. A later change must not be appended to that line."""
     disk = Disk(small_disk)
     disk.save(record("a.md"))
     filler = fill(small_disk, leave_bytes=8192)
@@ -559,5 +559,5 @@ def test_a_change_that_did_not_fit_does_not_spoil_the_one_after_it(small_disk: P
             opened.put(record("big.md", "x" * 20_000))
         filler.unlink()
         opened.put(record("b.md"))
-        known = disk.summaries  # what a kill would leave: in the journal, or saved by now
+        known = disk.summaries  # the state after a kill: in the journal, or already saved
     assert known == {"a.md": "A file.", "b.md": "A file."}

@@ -1,4 +1,4 @@
-"""Entities by rules of writing: what is found, by which name, and how strongly."""
+"""Entities by rules: which are found, by which name, and with which weight."""
 
 import pytest
 

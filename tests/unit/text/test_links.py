@@ -1,4 +1,4 @@
-"""Links between documents: what they lead to, by which name, and what is no link."""
+"""Links between documents: targets, names, and texts that are not links."""
 
 import pytest
 

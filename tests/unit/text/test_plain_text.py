@@ -1,4 +1,4 @@
-"""Markdown as plain lines, and the lines of it that are shown."""
+"""Markdown as plain lines, and the excerpts that are shown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bodies of every encoding, whole and in single bytes, and never more than the limit."""
+"""Bodies in every encoding, whole and byte by byte, within the size limit."""
 
 import gzip
 import itertools

@@ -1,4 +1,4 @@
-"""The commands test and check."""
+"""The commands `test` and `check`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

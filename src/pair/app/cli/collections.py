@@ -1,4 +1,4 @@
-"""The commands add, collections and remove."""
+"""The commands `add`, `collections` and `remove`."""
 
 import re
 import shlex
@@ -128,7 +128,7 @@ def _check_place(place: str, kind: Kind) -> None:
 
 
 def _find_folder_fault(place: str) -> tuple[str, list[str]]:
-    """Return why a place is no folder, and hints; "" for a folder."""
+    """Return why a place is not a folder, and hints; "" for a folder."""
     quoted, local = shlex.quote(place), files.expand_path(place)
     if place and local.is_dir():
         return "", []

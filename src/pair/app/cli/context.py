@@ -152,7 +152,7 @@ class LazyCoercion:
 
 
 def share_options(root: Any) -> None:
-    """Accept the options of `start` after a command's name too, and give every command a CliContext."""
+    """Accept the shared options after a command's name too, and pass a CliContext to every command."""
 
     def remember(context: CliContext, option: Any, value: Any) -> None:
         if value:

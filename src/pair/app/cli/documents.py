@@ -1,4 +1,4 @@
-"""The commands ingest, docs list, docs facets, docs get, docs delete, export and import."""
+"""The commands `ingest`, `docs list`, `docs facets`, `docs get`, `docs delete`, `export` and `import`."""
 
 import dataclasses
 import shlex

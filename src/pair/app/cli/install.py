@@ -1,4 +1,4 @@
-"""The commands install, update, lock, package, publish, verify and info."""
+"""The commands `install`, `update`, `lock`, `package`, `publish`, `verify` and `info`."""
 
 import shlex
 from pathlib import Path

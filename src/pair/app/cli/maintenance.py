@@ -1,4 +1,4 @@
-"""The commands compact, gc, cache sweep, fsck, reembed, eval and doctor."""
+"""The commands `compact`, `gc`, `cache sweep`, `fsck`, `reembed`, `eval` and `doctor`."""
 
 from dataclasses import asdict
 from pathlib import Path

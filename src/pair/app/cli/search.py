@@ -1,4 +1,4 @@
-"""The commands search, ask, cite, librarians list and librarians check."""
+"""The commands `search`, `ask`, `cite`, `librarians list` and `librarians check`."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""The commands serve, mcp, skill, keys add, keys list, keys revoke and trust."""
+"""The commands `serve`, `mcp`, `skill`, `keys add`, `keys list`, `keys revoke` and `trust`."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""The commands sync and status."""
+"""The commands `sync` and `status`."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The commands versions, rollback, diff and reproduce."""
+"""The commands `versions`, `rollback`, `diff` and `reproduce`."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -276,7 +276,7 @@ class RateLimit:
         self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
 
     def take(self, client: str) -> float:
-        """Return the seconds that the client must wait; 0 if it may send a request now."""
+        """Take a token. Return the seconds that the client must wait; 0 if it may send a request now."""
         if not self._settings.rate_limit_per_second:
             return 0.0
         bucket, wait = take_token(
@@ -331,7 +331,7 @@ class CrossOrigin:
         ]
 
 
-# ── dependencies of the routes ────────────────────────────────────────────────────────────────────────
+# ── dependencies of the routes ─────────────────────────────────────────────────────────────────────
 
 
 def _check_origin(given: Request) -> HttpRequest:

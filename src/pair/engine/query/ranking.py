@@ -217,7 +217,7 @@ def _join(
 
 
 def _find_allowed(access: ShardAccess, shards: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
-    """Tell for each row whether it meets the conditions of the query."""
+    """Return a flag for each row: whether it meets the conditions of the query."""
     allowed = np.ones(len(rows), np.bool_)
     for position in np.unique(shards).tolist():
         own, selection = shards == position, access.allowed_rows(position)
