@@ -48,11 +48,15 @@ _MAINS = (
     "main", "[role=main]", "div.body", "article", ".md-content", ".theme-doc-markdown", ".markdown-body",
     ".rst-content", "#mw-content-text", "div.document",
 )  # fmt: skip
-_SEPARATOR = re.compile(r"\s+(?:[|·•»\u203a:]+|[-\u2013\u2014]+)\s+|\s*::\s*")
+_SEPARATOR = re.compile(r"\s+(?:[|·•»\u203a:]+|[-\u2013\u2014]+)\s+")
 _SITE_WORDS = re.compile(
     r"\b(documentation|docs?|manual|guide|handbook|reference|wiki\w*|blog|api|website|v?\d+(\.\d+)+)\b|^\w+\.\w{2,}$",
     re.IGNORECASE,
 )
+_IN_MANUAL = re.compile(r"(\S.*?) \(.+\)")
+"""A title with the name of the manual in brackets, as Texinfo writes it."""
+_AFTER_PROJECT = re.compile(r"[^:]*?(?:: | -+ )(\S.*)")
+"""A title with the name of the project before it, as Doxygen writes it."""
 _FILE_NAME = re.compile(r"\S+\.(?:x?html?|php|aspx?)", re.IGNORECASE)
 _CGI_HEADERS = re.compile(r"\A(?:[A-Za-z-]+:[^\n<]*\n)+\s*(?=<)")
 """The HTTP headers that a CGI program prints before a page."""
@@ -89,10 +93,11 @@ def read_page(page: str) -> Reading:
     metadata = _read_metadata(tree)
     titles = _read_titles(tree)
     main = _find_main(tree)
+    headings = ("", "") if main is None else (_find_heading(main), _find_other_heading(main))
+    title = _choose_title(headings[0], titles, headings[1])
+    if main is not None:
+        _remove_site_heading(main, titles[0], title)
     text = write_markdown(main) if main is not None else ""
-    heading = _find_heading(main) if main is not None else ""
-    first = main.css_first(".title, h2, h3, h4") if main is not None else None
-    title = _choose_title(heading, titles, PERMALINK.sub("", read_line(first)) if first is not None else "")
     if not text.strip():
         text = _read_everything(page)
     return Reading(text, clip(title, _LONGEST_TITLE), metadata)
@@ -190,6 +195,20 @@ def _find_heading(main: LexborNode) -> str:
     return read_line(found[0]) if len(found) == 1 else f"{read_line(found[0])}\n" if found else ""
 
 
+def _find_other_heading(main: LexborNode) -> str:
+    """Return the first heading below `h1`, or what is marked as the title."""
+    found = main.css_first(".title, h2, h3, h4")
+    return PERMALINK.sub("", read_line(found)) if found is not None else ""
+
+
+def _remove_site_heading(main: LexborNode, head: str, title: str) -> None:
+    """Remove a first heading with nothing but the name of the site, as after the title in the head."""
+    first = main.css_first("h1")
+    name = read_line(first) if first is not None else ""
+    if first is not None and name and head.startswith(title) and head[len(title) :].endswith(name):
+        first.decompose()
+
+
 def _choose_title(heading: str, titles: tuple[str, str, str], other: str) -> str:
     """Return the heading if it is the only one, or also in the head; else the title of the head, without the site.
 
@@ -198,20 +217,26 @@ def _choose_title(heading: str, titles: tuple[str, str, str], other: str) -> str
     title, social, site = titles
     is_only, heading = not heading.endswith("\n"), heading.strip(" \n¶#§🔗")
     own = _drop_site(social or title, site)
-    if other and not heading and _is_beside_site(own, other):
-        return other
     is_site = own != title and title.casefold().endswith(heading.casefold())  # The heading is the same on every page.
+    beside = "" if heading and (is_only or is_site) else _drop_project(title, heading) or _drop_project(own, other)
+    if beside:
+        return beside
     is_site |= other.casefold() == own.casefold() and heading.casefold() not in own.casefold()
     if heading and not is_site and (is_only or heading.casefold() in title.casefold()):
         return heading
     return own or heading or other
 
 
-def _is_beside_site(title: str, heading: str) -> bool:
-    """Return whether a title is this heading with the name of a project before it, or of a manual after it."""
-    if title.startswith(f"{heading}:"):
-        return _SITE_WORDS.search(title[len(heading) :]) is not None
-    return title.endswith(f": {heading}")
+def _drop_project(title: str, heading: str) -> str:
+    """Return a heading that the title repeats with the name of a project or a manual beside it; "" if it does not."""
+    if title.startswith(f"{heading}:") and _SITE_WORDS.search(title[len(heading) :]):
+        return heading
+    named = _IN_MANUAL.fullmatch(title) or _AFTER_PROJECT.fullmatch(title)
+    if named is None or not heading or heading.startswith(title):
+        return ""
+    if heading.endswith(named[1]) or named[1].startswith(heading):
+        return heading
+    return named[1] if heading.startswith(named[1]) else ""
 
 
 def _drop_site(title: str, site: str) -> str:

@@ -205,16 +205,18 @@ class _MarkdownWriter:
         self._flush_lead()
         level = int((node.tag or "h6")[1])
         title = PERMALINK.sub("", read_line(node))
+        line = f"{'#' * level} {title}"
         if title and not self._prefixes and len(title) <= LONGEST_HEADING:
             self._heading_level = level
-            self._emit([f"{'#' * level} {title}"])
+            if self.lines[-1:] != [line]:  # Some pages repeat their title.
+                self._emit([line])
         elif title:
             self._inline.append(title)
             self.flush()
         return False
 
     def _begin_code_block(self, node: LexborNode) -> bool:
-        text = node.text().strip("\n").rstrip()
+        text = _read_code(node).strip("\n").rstrip()
         self._flush_lead()
         if text:
             self._emit(format_code(text, _find_language(node)).split("\n"))
@@ -353,6 +355,13 @@ class _MarkdownWriter:
         "dl": _end_definitions,
         "table": flush,
     }
+
+
+def _read_code(node: LexborNode) -> str:
+    """Return preformatted text. Some generators write its line ends and blanks as elements and entities."""
+    for line_break in node.css("br"):
+        line_break.replace_with("\n")
+    return node.text().replace("\xa0", " ")
 
 
 def _find_language(node: LexborNode) -> str:

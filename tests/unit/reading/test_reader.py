@@ -190,6 +190,15 @@ def test_headers_that_a_program_printed_before_a_page_are_not_text() -> None:
     [
         ("Project: Thing Class Reference", "<div class=title>Thing Class Reference</div>", "Thing Class Reference"),
         ("GtkThing: GTK Reference Manual", "<h2>GtkThing</h2>", "GtkThing"),
+        (
+            "Lib: ns::A Class Reference",
+            "<div class=title>ns::A Class Reference<i> more</i></div>",
+            "ns::A Class Reference",
+        ),
+        ("TLS (SSL)", "<h2>TLS (SSL)</h2>", "TLS (SSL)"),
+        ("Lib: a.h Source File", "<div class=title>a.h</div>", "a.h"),
+        ("Lang -- Records", "<h1>11 Records</h1><h1>11.1 Fields</h1>", "11 Records"),
+        ("Index Expressions (GNU Tool (version 7.3.0))", "<h3>8.1 Index Expressions</h3>", "8.1 Index Expressions"),
         ("threads: how they work", "<h2>threads</h2>", "threads: how they work"),
         ("page-12.html", "<h2>Style Variables</h2>", "Style Variables"),
         ("Validation", "<h1>The Parser</h1><h2>Validation</h2>", "Validation"),
@@ -213,6 +222,22 @@ def test_links_from_footnotes_back_to_the_text_are_removed() -> None:
 def test_a_quotation_after_a_paragraph_begins_after_a_blank_line() -> None:
     page = b"<p>He said:</p><blockquote><p>a</p><p>b</p></blockquote><p>c"
     assert read(page, "a.html").text == "He said:\n\n> a\n>\n> b\n\nc"
+
+
+def test_a_heading_with_only_the_name_of_the_site_is_no_text() -> None:
+    site = "Tool 3.2 documentation"
+    page = f"<title>Deploy - {site}</title><h1>{site}</h1><h1>Deploy</h1><p>words".encode()
+    reading = read(page, "a.html")
+    assert (reading.title, reading.text) == ("Deploy", "# Deploy\n\nwords")
+
+
+def test_line_breaks_and_fixed_blanks_in_code_are_kept_as_text() -> None:
+    page = b"<pre><code>fn add(<br>&nbsp;&nbsp;a: i32,<br/>&nbsp;&nbsp;b: i32)</code></pre>"
+    assert read(page, "a.html").text == "```\nfn add(\n  a: i32,\n  b: i32)\n```"
+
+
+def test_a_title_that_is_repeated_is_one_heading() -> None:
+    assert read(b"<h1>Manual</h1><h1>Manual</h1><p>words", "a.html").text == "# Manual\n\nwords"
 
 
 def test_a_page_without_a_title_is_titled_by_its_first_heading() -> None:
