@@ -6,7 +6,8 @@ Asks the questions of a file of a KB of documentation (documentation.py), with d
 question has a pattern that a right answer matches; those without a pattern cannot be answered by the KB. The quoted
 answer counts, or the first block if only passages are shown. 200 lines of gibberish and greetings are asked too.
 
-`--material other` asks a KB of other packages, which answer `other_questions.jsonl`.
+`--material other` asks a KB of other packages, which answer `other_questions.jsonl`. In `fresh_questions.jsonl` each
+question names its material: one half asks the default material, the other half asks `--material third`.
 
 Rules and coefficients were fitted on the questions of `questions.jsonl` and `held_out_questions.jsonl`; other files are
 held out. `--fit` prints the coefficients for `confidence.py`, fitted on both and on two thirds of the judged sets in
@@ -33,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from documentation import read_documentation
+from documentation import MATERIALS, read_documentation
 from pair.evaluation.measure import is_judged_set, read_judged_set
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb, temporary_kb
@@ -148,10 +149,10 @@ def match_pattern(pattern: str | None) -> Callable[[str, str], bool]:
     return is_right
 
 
-def open_documentation(folder: Path, *, other: bool) -> KnowledgeBase:
-    """Return the KB of the documentation, or of the other material; create it in the folder if it is missing."""
-    folder = folder / "other" if other else folder
-    documents = read_documentation(folder / "texts.jsonl", other=other)
+def open_documentation(folder: Path, material: str) -> KnowledgeBase:
+    """Return the KB of the material; create it in the folder if it is missing."""
+    folder = folder if material == MATERIALS[0] else folder / material
+    documents = read_documentation(folder / "texts.jsonl", material)
     engine = dataclasses.replace(
         Settings().engine, store=str(folder / "kb" / "store"), cache_dir=str(folder / "kb" / "cache")
     )
@@ -321,7 +322,7 @@ def cross_validate(asked: Sequence[Asked], packages: Sequence[str], others: Sequ
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, default=QUESTIONS, help="a file of questions")
-    parser.add_argument("--material", choices=("documentation", "other"), default="documentation", help="what is asked")
+    parser.add_argument("--material", choices=MATERIALS, default=MATERIALS[0], help="what is asked")
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir(), "pair-answers"), help="keeps the texts and the KB"
     )
@@ -333,7 +334,8 @@ def main() -> int:
     questions = read_questions(given.questions)
     if given.fit:
         questions = read_questions(QUESTIONS) + read_questions(MORE_QUESTIONS)
-    with open_documentation(given.cache, other=given.material == "other") as kb:
+    questions = [each for each in questions if each.get("material", given.material) == given.material]
+    with open_documentation(given.cache, given.material) as kb:
         asked = ask_all(kb, [(each["question"], each["kind"], match_pattern(each.get("right"))) for each in questions])
         gibberish = ask_all(kb, [(line, "gibberish", match_pattern(None)) for line in make_gibberish()])
     for each in asked if given.verbose else ():

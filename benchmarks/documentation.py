@@ -1,8 +1,9 @@
 """Documentation of Debian packages as Markdown: the documents for `benchmarks/answers.py`.
 
 Pages of Python, PostgreSQL, git and the Debian reference, and manual pages. The other material has pages of SQLite,
-Apache, Postfix and Borg. Packages that are missing are installed by apt. The pages are read as `pair ingest` reads
-them. The texts are kept in a file, because reading takes a minute.
+Apache, Postfix and Borg; the third has pages of Varnish, NTPsec, PAM, diffutils, HTTrack and lighttpd. Packages that
+are missing are installed by apt. The pages are read as `pair ingest` reads them. The texts are kept in a file, because
+reading takes a minute.
 """
 
 import json
@@ -23,16 +24,28 @@ PACKAGES = {
     "git-doc": Path("/usr/share/doc/git-doc"),
     "debian-reference-en": Path("/usr/share/debian-reference"),
 }
-OTHER_PACKAGES = {
-    "sqlite3-doc": Path("/usr/share/doc/sqlite3"),
-    "apache2-doc": Path("/usr/share/doc/apache2-doc/manual/en"),
-    "postfix-doc": Path("/usr/share/doc/postfix/html"),
-    "borgbackup-doc": Path("/usr/share/doc/borgbackup/html"),
+MORE_PACKAGES = {
+    "other": {
+        "sqlite3-doc": Path("/usr/share/doc/sqlite3"),
+        "apache2-doc": Path("/usr/share/doc/apache2-doc/manual/en"),
+        "postfix-doc": Path("/usr/share/doc/postfix/html"),
+        "borgbackup-doc": Path("/usr/share/doc/borgbackup/html"),
+    },
+    "third": {
+        "varnish-doc": Path("/usr/share/doc/varnish/html"),
+        "ntpsec-doc": Path("/usr/share/doc/ntpsec-doc/html"),
+        "libpam-doc": Path("/usr/share/doc/libpam-doc/html"),
+        "diffutils-doc": Path("/usr/share/doc/diffutils"),
+        "httrack-doc": Path("/usr/share/httrack/html"),
+        "lighttpd-doc": Path("/usr/share/doc/lighttpd"),
+    },
 }
+MATERIALS = ("documentation", *MORE_PACKAGES)
 _PYTHON = ("library", "tutorial", "faq", "howto", "reference", "using")
 _NOT_POSTGRESQL = re.compile(r"(release|features|catalog|view|infoschema|ecpg|spi|bookindex|index$|legalnotice)")
-_NOT_OTHER = re.compile(
+_NOT_MORE = re.compile(
     r"sqlite/(releaselog|syntax|doc_|keyword_index|sitemap|requirements|capi3ref)|borgbackup/(book$|search$|_static)"
+    r"|varnish/(search|genindex)$"
 )
 """Pages to leave out: lists, and pages that repeat others."""
 _MANUAL = """
@@ -47,10 +60,11 @@ umount uname unexpand uniq unshare uptime vmstat w watch wc whereis which who wh
 MANUAL = _MANUAL.split()
 
 
-def read_documentation(kept: Path, *, other: bool = False) -> list[Document]:
-    """Return all documents, or all of the other material; `kept` is the file that keeps their texts."""
+def read_documentation(kept: Path, material: str = "documentation") -> list[Document]:
+    """Return all documents of the material; `kept` is the file that keeps their texts."""
     if not kept.exists():
-        packages, documents = (OTHER_PACKAGES, _read_other()) if other else (PACKAGES, _read_all())
+        packages = MORE_PACKAGES.get(material, PACKAGES)
+        documents = _read_more(packages) if material in MORE_PACKAGES else _read_all()
         missing = [package for package, folder in packages.items() if not folder.exists()]
         if missing:
             subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", *missing], check=True)
@@ -79,13 +93,13 @@ def _read_all() -> Iterator[Document]:
             yield replace(read_document(text.encode(), f"{name}.txt"), id=f"man/{name}", title=f"{name}: manual page")
 
 
-def _read_other() -> Iterator[Document]:
+def _read_more(packages: dict[str, Path]) -> Iterator[Document]:
     pages = [
         (f"{re.sub(r'[0-9]?-doc', '', package)}/{path.relative_to(folder).with_suffix('')}", path)
-        for package, folder in OTHER_PACKAGES.items()
-        for path in folder.rglob("*.html")
+        for package, folder in packages.items()
+        for path in [*folder.rglob("*.html")] or folder.rglob("*.txt")
     ]
-    yield from _read_pages([page for page in pages if not _NOT_OTHER.match(page[0])])
+    yield from _read_pages([page for page in pages if not _NOT_MORE.match(page[0])])
 
 
 def _read_pages(pages: list[tuple[str, Path]]) -> Iterator[Document]:
