@@ -75,7 +75,8 @@ bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(if $(JUDGED),$(BIN)/python benchmarks/quality.py $(JUDGED),@echo "quality is measured on judged sets: make bench JUDGED=FOLDER")
 	$(if $(JUDGED),$(BIN)/python benchmarks/fusion.py $(JUDGED))
 
-# Exact versions with hashes and without any index address.
+# Exact versions with hashes and without any index address. They are installed with --no-deps, because pip otherwise
+# looks at newer releases of packages that are named with an extra, and refuses those without a hash.
 lock: $(VENV)/ready-dev
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock
@@ -97,23 +98,23 @@ $(VENV)/python-made:
 	@touch $@
 
 $(VENV)/ready: $(VENV)/python-made requirements.lock pyproject.toml
-	$(PIP) install --quiet --require-hashes -r requirements.lock
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements.lock
 	$(PIP) install --quiet --no-deps --editable .
 	@touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready requirements-dev.lock
-	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements-dev.lock
 	@touch $@
 
 $(VENV)-integrations/ready: requirements-integrations.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)-integrations
-	$(VENV)-integrations/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-integrations.lock
+	$(VENV)-integrations/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r requirements-integrations.lock
 	$(VENV)-integrations/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --editable .
 	@touch $@
 
 $(VENV)-bench/ready: requirements-bench.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench
-	$(VENV)-bench/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-bench.lock
+	$(VENV)-bench/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r requirements-bench.lock
 	$(VENV)-bench/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --editable .
 	@touch $@
 
