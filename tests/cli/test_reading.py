@@ -59,3 +59,11 @@ def test_a_changed_title_is_stored(workplace: Workplace) -> None:
     workplace.pair("sync").succeeds()
     document = workplace.pair("docs", "get", "notes.md", "--json").json
     assert (document["title"], document["metadata"]) == ("Other", {"year": 2026, "kind": "file"})
+
+
+def test_many_skipped_files_are_told_by_their_reason(workplace: Workplace) -> None:
+    write_files(workplace.target, {f"pictures/{number:02}.png": b"\x89PNG\r\n\x1a\n\0" for number in range(12)})
+    write_files(workplace.target, {"page.md": "# Page\n\nA text.\n", "old.tar.gz": b"\x1f\x8b\x08\0" * 20})
+    told = workplace.pair("sync").succeeds().stderr
+    assert "Skipped: pictures/00.png and 11 more: not text in any known charset\n" in told
+    assert told.count("Skipped: ") == 2

@@ -45,7 +45,7 @@ def decode(content: bytes, *, charset: str | None = None, is_markup: bool = Fals
         text = _decode_strictly(content, name) if name else None
         if text is not None and (name == charset or name not in _WIDE or _is_plausible(text)):
             return text
-    if text := _decode_unmarked_utf16(content):
+    if not content.startswith(_PACKED_MAGICS) and (text := _decode_unmarked_utf16(content)):
         return text
     if allow_nul:
         with contextlib.suppress(UnicodeDecodeError):

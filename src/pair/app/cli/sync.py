@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -203,8 +204,17 @@ def _format_report(report: SyncReport) -> list[str]:
 
 
 def _format_reasons(word: str, pairs: Sequence[tuple[str, str]], most: int = 10) -> list[str]:
-    lines = [f"{word}: {name}: {reason}" for name, reason in pairs[:most]]
-    return [*lines, f"{word}: {len(pairs) - most:,} more"] if len(pairs) > most else lines
+    """Return a line for each name, or for each reason if there are many names."""
+    lines = [f"{word}: {name}: {reason}" for name, reason in pairs]
+    if len(pairs) > most:
+        names = defaultdict(list)
+        for name, reason in pairs:
+            names[reason].append(name)
+        lines = [
+            f"{word}: {own[0]}{f' and {len(own) - 1:,} more' if len(own) > 1 else ''}: {reason}"
+            for reason, own in names.items()
+        ]
+    return [*lines[:most], f"{word}: {len(lines) - most:,} more reasons"] if len(lines) > most else lines
 
 
 def _format_row(label: str, text: str) -> str:
