@@ -60,6 +60,9 @@ def _open_engine() -> Any:
         "Det.model_path": str(next(models.glob("*_det_*.onnx"))),
         "Rec.model_path": str(next(models.glob("*_rec_*.onnx"))),
         "Global.use_cls": False,
+        # Lines are found in a smaller copy, which takes half of the memory, and read at full resolution.
+        "Det.limit_type": "max",
+        "Det.limit_side_len": 960,
         # A batch pads short lines, which then lose spaces.
         "Rec.rec_batch_num": 1,
         "Global.log_level": "critical",
