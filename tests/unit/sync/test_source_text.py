@@ -45,17 +45,18 @@ def test_text_in_another_charset_is_read(content: bytes, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "reason"),
     [
-        pytest.param(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", id="PNG"),
-        pytest.param(b"\x1f\x8b\x08\0\0\0\0\0\2\3\xf3\xc9", id="gzip"),
-        pytest.param(bytes(range(256)) * 20, id="every byte"),
-        pytest.param(b"\xff\xfe\0\1", id="hardly UTF-16"),
-        pytest.param(b"PK\3\4\x14\0\0\0\x08\0\xff\xfe", id="zip"),
+        pytest.param(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not text in any known charset", id="PNG"),
+        pytest.param(b"\x1f\x8b\x08\0\0\0\0\0\2\3\xf3\xc9", "a compressed file", id="gzip"),
+        pytest.param(bytes(range(256)) * 20, "not text in any known charset", id="every byte"),
+        pytest.param(b"\xff\xfe\0\1", "not text in any known charset", id="hardly UTF-16"),
+        pytest.param(b"PK\3\4\x14\0\0\0\x08\0\xff\xfe", "a compressed file", id="zip"),
+        pytest.param(b"\x1f\x8b\x08\0" * 20, "a compressed file", id="gzip like UTF-16"),
     ],
 )
-def test_what_is_not_text_is_refused(content: bytes) -> None:
-    with pytest.raises(UnreadableDocument, match="not text in any known charset"):
+def test_what_is_not_text_is_refused(content: bytes, reason: str) -> None:
+    with pytest.raises(UnreadableDocument, match=reason):
         read(content, "notes.md")
 
 

@@ -136,11 +136,11 @@ class GraphView:
         # A number alone tells a reader nothing, though it can connect chunks in a search.
         shown = (entity for entity in weights if entity == first or any(map(str.isalpha, names[entity])))
         chosen = sorted(shown, key=strength)[:limit]
-        documents = self._list_documents([first] if first is not None else chosen, chosen, names, without)
+        documents = self._list_documents([first] if first is not None else chosen, chosen, names, limit, without)
         return Neighbourhood(
             tuple(NamedEntity(names[entity], weights[entity], counts[entity]) for entity in chosen),
             self._list_edges(chosen, names, together),
-            tuple(sorted(documents, key=lambda document: (-document.weight, document.id))[:limit]),
+            tuple(sorted(documents, key=lambda document: (-document.weight, document.id))),
         )
 
     def _list_edges(
@@ -166,7 +166,7 @@ class GraphView:
         return tuple(edges[: _EDGES_PER_ENTITY * max(len(chosen), 1)])
 
     def _list_documents(
-        self, asked: list[int], chosen: list[int], names: dict[int, str], without: tuple[int, int] | None
+        self, asked: list[int], chosen: list[int], names: dict[int, str], limit: int, without: tuple[int, int] | None
     ) -> list[NamingDocument]:
         """Return the documents that name one of the entities, each with all chosen entities that it names."""
         hashes, naming = np.array(chosen, np.uint64), []
@@ -182,7 +182,7 @@ class GraphView:
                     naming.append((weight, position, doc, sorted(entities, key=chosen.index)))
         naming.sort(key=lambda entry: -entry[0])
         documents = []
-        for weight, position, doc, ordered in naming[: len(chosen)]:
+        for weight, position, doc, ordered in naming[:limit]:
             header = self._searches[position].header(doc)
             documents.append(
                 NamingDocument(header.id, header.title, weight, tuple(names[entity] for entity in ordered))
