@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -54,9 +54,6 @@ class FileRecord:
     mtime_ns: int
     collection: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return _nest(self, "file", "rel_path")
-
 
 @dataclass(frozen=True, slots=True)
 class UrlRecord:
@@ -78,9 +75,6 @@ class UrlRecord:
     metadata: dict[str, Any] = field(default_factory=dict)
     collection: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return _nest(self, "url", "url")
-
 
 @dataclass(frozen=True, slots=True)
 class ItemRecord:
@@ -98,14 +92,16 @@ class ItemRecord:
     title: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        return _nest(self, "item", "item_id")
-
 
 Record = FileRecord | UrlRecord | ItemRecord
 SourceType = Literal["file", "url", "item"]
-
-
+_Kind = TypeVar("_Kind", FileRecord, UrlRecord, ItemRecord)
+_KINDS: Mapping[type[Record], tuple[SourceType, str]] = {
+    FileRecord: ("file", "rel_path"),
+    UrlRecord: ("url", "url"),
+    ItemRecord: ("item", "item_id"),
+}
+"""The type of a record, and the name of its id, in the stored form."""
 _SHARED = ("content_hash", "summary_text", "summary_pending", "last_indexed_at")
 _TIMES = frozenset({"last_indexed_at", "last_fetched_at", "next_check_at"})
 _OPTIONAL = {"title": "", "metadata": {}, "collection": "", "item_url": ""}
@@ -113,8 +109,9 @@ _OPTIONAL = {"title": "", "metadata": {}, "collection": "", "item_url": ""}
 _MISSING = {"summary_pending": False, "fetch_status": "success", "problem": "", **_OPTIONAL}
 
 
-def _nest(record: Record, source_type: SourceType, id_name: str) -> dict[str, Any]:
+def record_to_json(record: Record) -> dict[str, Any]:
     """Return the stored form of a record: the fields of all kinds, then an object for its kind."""
+    source_type, id_name = _KINDS[type(record)]
     own = msgspec.to_builtins(record)
     source_id = own.pop("source_id")
     return {
@@ -124,23 +121,12 @@ def _nest(record: Record, source_type: SourceType, id_name: str) -> dict[str, An
     }
 
 
-def _flatten(record: type[Record], value: dict[str, Any], source_type: SourceType) -> dict[str, Any]:
-    """Return the fields of a record from its stored form. A missing time counts as long ago."""
-    stored = {**_MISSING, **value, **value[source_type]}
-    names = record.__slots__[1:]  # All fields except the id.
-    return {name: parse_time(stored.get(name)) if name in _TIMES else stored.get(name) for name in names}
-
-
-def file_from_json(source_id: str, value: dict[str, Any]) -> FileRecord:
-    return FileRecord(source_id, **_flatten(FileRecord, value, "file"))
-
-
-def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
-    return UrlRecord(source_id, **_flatten(UrlRecord, value, "url"))
-
-
-def item_from_json(source_id: str, value: dict[str, Any]) -> ItemRecord:
-    return ItemRecord(source_id, **_flatten(ItemRecord, value, "item"))
+def record_from_json(kind: type[_Kind], source_id: str, value: dict[str, Any]) -> _Kind:
+    """Return a record from its stored form. A missing time counts as long ago."""
+    stored = {**_MISSING, **value, **value[_KINDS[kind][0]]}
+    names = kind.__slots__[1:]  # All fields except the id.
+    own: dict[str, Any] = {name: parse_time(stored.get(name)) if name in _TIMES else stored.get(name) for name in names}
+    return kind(source_id, **own)
 
 
 def read_collection(value: Mapping[str, Any]) -> str:
@@ -282,16 +268,17 @@ class SyncState:
 
     def file(self, source_id: str) -> FileRecord | None:
         """Return the record of a file; None if it is missing, or is a different kind and will be replaced."""
-        value = self.sources.get(source_id)
-        return file_from_json(source_id, value) if value is not None and "file" in value else None
+        return self._read(FileRecord, source_id)
 
     def url(self, source_id: str) -> UrlRecord | None:
-        value = self.sources.get(source_id)
-        return url_from_json(source_id, value) if value is not None and "url" in value else None
+        return self._read(UrlRecord, source_id)
 
     def item(self, source_id: str) -> ItemRecord | None:
+        return self._read(ItemRecord, source_id)
+
+    def _read(self, kind: type[_Kind], source_id: str) -> _Kind | None:
         value = self.sources.get(source_id)
-        return item_from_json(source_id, value) if value is not None and "item" in value else None
+        return record_from_json(kind, source_id, value) if value is not None and _KINDS[kind][0] in value else None
 
     def page(self, source_id: str) -> UrlRecord | ItemRecord | None:
         """Return the record of a source whose text is kept."""
@@ -415,16 +402,13 @@ class LlmsFile:
 
     def content(self, sources: Mapping[str, Mapping[str, Any]]) -> bytes:
         ways = {name: self._find_way(folder) for name, folder in self.folders.items()}
-        return format_llms(sources, self._way, ways).encode("utf-8", errors="surrogateescape")
+        text = format_llms(sources, self._find_way(self.sources_dir), ways)
+        return text.encode("utf-8", errors="surrogateescape")
 
     def make_mark(self, content: bytes) -> str:
         """Return a hash of the content and of the path to the folder: if the folder moves, the links change."""
-        ways = [self._way, *(self._find_way(folder) for folder in self.folders.values())]
+        ways = [self._find_way(folder) for folder in (self.sources_dir, *self.folders.values())]
         return hashlib.sha256(os.fsencode("\n".join(ways)) + b"\0" + content).hexdigest()
-
-    @property
-    def _way(self) -> str:
-        return self._find_way(self.sources_dir)
 
     def _find_way(self, folder: Path) -> str:
         """Return the relative path from the folder of the file to that of the sources."""
@@ -442,7 +426,7 @@ def format_llms(
 
     def format_entries(source_type: SourceType | None, collection: str = "") -> list[str]:
         return [
-            _format_link(source_id, _find_address(source_id, sources[source_id], way, ways), text)
+            f"- [{_escape(source_id)}]({_find_address(source_id, sources[source_id], way, ways)}): {_escape(text)}"
             for source_id, text in list_entries(sources, source_type, collection)
         ]
 
@@ -465,10 +449,6 @@ def _find_address(source_id: str, value: Mapping[str, Any], way: str, ways: Mapp
         path = ways.get(name, "") + source_id.removeprefix(f"{name}/") if name else way + source_id
         return quote(path, errors="surrogateescape")
     return quote(str(value.get("item", {}).get("item_url") or source_id), _KEPT_IN_ADDRESSES)
-
-
-def _format_link(source_id: str, address: str, description: str) -> str:
-    return f"- [{_escape(source_id)}]({address}): {_escape(description)}"
 
 
 def _escape(text: str) -> str:

@@ -38,6 +38,7 @@ from pair.sync.state import (
     format_index,
     format_time,
     parse_time,
+    record_to_json,
     state_from_json,
 )
 from pair.text.characters import clip
@@ -186,7 +187,7 @@ class StateStore:
     # Changes
 
     def put(self, record: Record) -> None:
-        self._change("source", record.source_id, record.to_json())
+        self._change("source", record.source_id, record_to_json(record))
 
     def remove(self, source_id: str) -> None:
         self._change("source", source_id, None)

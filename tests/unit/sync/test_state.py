@@ -11,11 +11,11 @@ from pair.sync.state import (
     FileRecord,
     SyncState,
     UrlRecord,
-    file_from_json,
     format_time,
     parse_time,
+    record_from_json,
+    record_to_json,
     state_from_json,
-    url_from_json,
 )
 from pair.testing.clock import NOON
 from support.sync_parts import later
@@ -41,7 +41,10 @@ PAGE = UrlRecord(
 
 
 def with_page(**changes: Any) -> dict[str, Any]:
-    return {"schema_version": 1, "sources": {URL: PAGE.to_json() | {"url": PAGE.to_json()["url"] | changes}}}
+    return {
+        "schema_version": 1,
+        "sources": {URL: record_to_json(PAGE) | {"url": record_to_json(PAGE)["url"] | changes}},
+    }
 
 
 # ── instants ───────────────────────────────────────────────────────────────────────────────────────
@@ -88,7 +91,7 @@ def test_an_instant_that_cannot_be_read_is_long_ago(text: Any, instant: datetime
 
 @pytest.mark.rule("sync-41")
 def test_a_file_record_has_these_fields() -> None:
-    assert FILE.to_json() == {
+    assert record_to_json(FILE) == {
         "source_type": "file",
         "content_hash": "hash",
         "summary_text": "A file.",
@@ -100,7 +103,7 @@ def test_a_file_record_has_these_fields() -> None:
 
 @pytest.mark.rule("sync-42")
 def test_a_url_record_has_these_fields() -> None:
-    assert PAGE.to_json() == {
+    assert record_to_json(PAGE) == {
         "source_type": "url",
         "content_hash": "hash",
         "summary_text": "A page.",
@@ -122,14 +125,14 @@ def test_a_url_record_has_these_fields() -> None:
 @pytest.mark.rule("sync-41")
 @pytest.mark.rule("sync-42")
 def test_records_survive_their_json() -> None:
-    assert file_from_json("dir/a.md", json.loads(json.dumps(FILE.to_json()))) == FILE
-    assert url_from_json(URL, json.loads(json.dumps(PAGE.to_json()))) == PAGE
+    assert record_from_json(FileRecord, "dir/a.md", json.loads(json.dumps(record_to_json(FILE)))) == FILE
+    assert record_from_json(UrlRecord, URL, json.loads(json.dumps(record_to_json(PAGE)))) == PAGE
 
 
 @pytest.mark.rule("sync-42")
 def test_a_url_record_without_what_may_be_left_out_is_due() -> None:
     value = {"source_type": "url", "content_hash": "hash", "summary_text": "", "url": {"url": URL}}
-    record = url_from_json(URL, value)
+    record = record_from_json(UrlRecord, URL, value)
     assert record.next_check_at == LONG_AGO
     assert (record.etag, record.last_modified, record.summary_pending) == (None, None, False)
 
@@ -137,7 +140,11 @@ def test_a_url_record_without_what_may_be_left_out_is_due() -> None:
 # ── state ──────────────────────────────────────────────────────────────────────────────────────────
 
 STATE = SyncState(
-    sources={"dir/a.md": FILE.to_json() | {"summary_pending": False}, "b.md": FILE.to_json(), URL: PAGE.to_json()},
+    sources={
+        "dir/a.md": record_to_json(FILE) | {"summary_pending": False},
+        "b.md": record_to_json(FILE),
+        URL: record_to_json(PAGE),
+    },
     skipped={"logo.png": {"size_bytes": 7, "mtime_ns": 8, "reason": "not UTF-8 text"}},
 )
 
@@ -165,7 +172,7 @@ def test_records_are_found_by_kind() -> None:
     assert (STATE.ids("file"), STATE.ids("url")) == ({"dir/a.md", "b.md"}, {URL})
     assert STATE.file(URL) is None
     assert STATE.url("b.md") is None
-    assert STATE.file("b.md") == file_from_json("b.md", FILE.to_json())
+    assert STATE.file("b.md") == record_from_json(FileRecord, "b.md", record_to_json(FILE))
     assert STATE.url(URL) == PAGE
 
 
@@ -174,7 +181,7 @@ def state_with(**fields: Any) -> dict[str, Any]:
 
 
 def with_record(**fields: Any) -> dict[str, Any]:
-    return state_with(sources={"a.md": FILE.to_json() | fields})
+    return state_with(sources={"a.md": record_to_json(FILE) | fields})
 
 
 @pytest.mark.parametrize(
@@ -192,7 +199,7 @@ def with_record(**fields: Any) -> dict[str, Any]:
         pytest.param(
             state_with(skipped={"\ud800": {"size_bytes": 1, "mtime_ns": 1, "reason": "x"}}), id="skipped by no name"
         ),
-        pytest.param(state_with(sources={"\ud800": FILE.to_json()}), id="source by no name"),
+        pytest.param(state_with(sources={"\ud800": record_to_json(FILE)}), id="source by no name"),
         pytest.param(with_page(etag='"1"\r\nX-Evil: 1'), id="validator with a line end"),
         pytest.param(with_page(etag='"1"\n'), id="validator that ends its line"),
         pytest.param(with_page(last_modified="\u2028"), id="validator that cannot be sent"),
@@ -206,7 +213,7 @@ def test_a_state_that_is_damaged_or_of_another_version_is_refused(value: Any) ->
 
 def test_names_of_files_and_answers_of_servers_in_any_encoding_are_sound() -> None:
     odd = "caf\udce9.md"
-    value = state_with(sources={odd: FILE.to_json(), URL: with_page(etag='"\xe9\xa0"')["sources"][URL]})
+    value = state_with(sources={odd: record_to_json(FILE), URL: with_page(etag='"\xe9\xa0"')["sources"][URL]})
     state = state_from_json(value)
     assert state.file(odd) is not None
     page = state.url(URL)
@@ -230,7 +237,7 @@ def test_a_state_with_nothing_in_it_is_sound() -> None:
 @pytest.mark.rule("sync-40")
 def test_fields_that_are_not_known_are_not_damage() -> None:
     state = state_from_json(with_record(colour="red") | {"future": True})
-    assert state.file("a.md") == file_from_json("a.md", FILE.to_json())
+    assert state.file("a.md") == record_from_json(FileRecord, "a.md", record_to_json(FILE))
 
 
 @pytest.mark.rule("sync-40")

@@ -16,7 +16,7 @@ import pytest
 from pair import errors
 from pair.sync import store
 from pair.sync.rules import FileSeen
-from pair.sync.state import FileRecord, Record, UrlRecord, format_index
+from pair.sync.state import FileRecord, Record, UrlRecord, format_index, record_to_json
 from pair.sync.store import StateStore
 from pair.testing.clock import NOON, ManualClock
 from support.sync_parts import Page, Project, copy_as_if_killed, later, places_in
@@ -59,7 +59,7 @@ class Disk:
 
     def write_state(self, *records: Record, generation: int = 1, **head: Any) -> None:
         """Write a state and the matching index by hand."""
-        sources = {each.source_id: each.to_json() for each in records}
+        sources = {each.source_id: record_to_json(each) for each in records}
         self.index.write_text(format_index(sources))
         value = {"schema_version": 1, "generated_at": "2026-03-01T12:00:00Z", "generation": generation} | head
         self.cache.write_text(json.dumps(value | {"sources": sources}))
@@ -104,7 +104,7 @@ def test_what_is_put_is_in_both_files_when_the_block_ends(disk: Disk) -> None:
     value = json.loads(disk.cache.read_bytes())
     assert value["schema_version"] == 1
     assert value["generated_at"] == "2026-03-01T12:00:00Z"
-    assert value["sources"] == {"a.md": record().to_json(), URL: page().to_json()}
+    assert value["sources"] == {"a.md": record_to_json(record()), URL: record_to_json(page())}
     assert disk.index.read_text() == f"a.md\nA file.\n\n{URL}\nA page.\n"
     assert disk.names == ["index-cache.json", "index.txt"]
 
@@ -297,8 +297,8 @@ def test_whatever_was_put_is_known_after_a_kill_at_any_later_moment(tmp_path: Pa
 @pytest.mark.rule("sync-52")
 def test_what_a_kill_left_in_journals_is_saved_by_the_next_opening(disk: Disk) -> None:
     disk.write_state(record("a.md"), record("b.md"), generation=4)
-    disk.journal(4, journal_line("a.md", record("a.md", "New.").to_json()) + journal_line("b.md", None))
-    disk.journal(5, journal_line(URL, page().to_json()))
+    disk.journal(4, journal_line("a.md", record_to_json(record("a.md", "New."))) + journal_line("b.md", None))
+    disk.journal(5, journal_line(URL, record_to_json(page())))
     expected = {"a.md": "New.", URL: "A page."}
     assert disk.summaries == expected
     disk.save()
@@ -311,14 +311,14 @@ def test_what_a_kill_left_in_journals_is_saved_by_the_next_opening(disk: Disk) -
 def test_journals_are_replayed_oldest_first_by_number(disk: Disk) -> None:
     disk.write_state(generation=9)
     for generation in (9, 10, 11):
-        disk.journal(generation, journal_line("a.md", record(summary=f"From {generation}.").to_json()))
+        disk.journal(generation, journal_line("a.md", record_to_json(record(summary=f"From {generation}."))))
     assert disk.summaries == {"a.md": "From 11."}
 
 
 @pytest.mark.rule("sync-52")
 def test_a_journal_older_than_the_state_is_part_of_it_already(disk: Disk) -> None:
     disk.write_state(record(summary="Newest."), generation=5)
-    disk.journal(4, journal_line("a.md", record(summary="Old.").to_json()))
+    disk.journal(4, journal_line("a.md", record_to_json(record(summary="Old."))))
     assert disk.summaries == {"a.md": "Newest."}
     disk.save(record("b.md"))
     assert disk.names == ["index-cache.json", "index.txt"]
@@ -329,7 +329,7 @@ def test_a_journal_older_than_the_state_is_part_of_it_already(disk: Disk) -> Non
 def test_a_journal_that_a_kill_left_behind_its_save_is_removed(disk: Disk) -> None:
     """Later, without the state, it would restore outdated data."""
     disk.save(record(summary="Newest."))
-    disk.journal(0, journal_line("a.md", record(summary="Old.").to_json()))
+    disk.journal(0, journal_line("a.md", record_to_json(record(summary="Old."))))
     disk.save()
     assert disk.names == ["index-cache.json", "index.txt"]
     assert disk.summaries == {"a.md": "Newest."}
@@ -337,7 +337,7 @@ def test_a_journal_that_a_kill_left_behind_its_save_is_removed(disk: Disk) -> No
 
 @pytest.mark.rule("sync-52")
 def test_a_first_run_that_was_killed_before_its_first_save_is_in_the_journal(disk: Disk) -> None:
-    disk.journal(0, journal_line("a.md", record().to_json()))
+    disk.journal(0, journal_line("a.md", record_to_json(record())))
     assert disk.summaries == {"a.md": "A file."}
     disk.save()
     assert disk.index.read_text() == "a.md\nA file.\n"
@@ -346,7 +346,10 @@ def test_a_first_run_that_was_killed_before_its_first_save_is_in_the_journal(dis
 @pytest.mark.parametrize("cut_bytes", [1, 2, 10, 100, 150])
 @pytest.mark.rule("sync-52")
 def test_a_last_line_that_was_cut_off_is_left_out(disk: Disk, cut_bytes: int) -> None:
-    whole, last = journal_line("a.md", record("a.md").to_json()), journal_line("b.md", record("b.md").to_json())
+    whole, last = (
+        journal_line("a.md", record_to_json(record("a.md"))),
+        journal_line("b.md", record_to_json(record("b.md"))),
+    )
     disk.write_state(generation=1)
     disk.journal(1, whole + last[:-cut_bytes])
     expected = {"a.md": "A file."} if cut_bytes > 1 else {"a.md": "A file.", "b.md": "A file."}
@@ -360,10 +363,10 @@ def test_a_last_line_that_was_cut_off_is_left_out(disk: Disk, cut_bytes: int) ->
     [
         *(b"", b"{}", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"kind": "source"}'),
         journal_line("x", {"source_type": "file"}),
-        journal_line("x", record("x").to_json(), kind="unheard of"),
-        journal_line("x", record("x").to_json(), kind="skipped"),
+        journal_line("x", record_to_json(record("x")), kind="unheard of"),
+        journal_line("x", record_to_json(record("x")), kind="skipped"),
         journal_line("x", {"size_bytes": 1, "mtime_ns": 1, "reason": "not text"}, kind="source"),
-        journal_line("\ud800", record("x").to_json()),
+        journal_line("\ud800", record_to_json(record("x"))),
         b'{"kind": [], "key": "x", "value": null}',
         b'{"kind": "source", "key": 7, "value": null}',
     ],
@@ -375,7 +378,7 @@ def test_a_last_line_that_was_cut_off_is_left_out(disk: Disk, cut_bytes: int) ->
 @pytest.mark.rule("sync-52")
 def test_a_line_that_says_nothing_does_not_cost_the_others(disk: Disk, line: bytes) -> None:
     disk.write_state(generation=1)
-    first, last = (journal_line(name, record(name).to_json()) for name in ("a.md", "b.md"))
+    first, last = (journal_line(name, record_to_json(record(name))) for name in ("a.md", "b.md"))
     disk.journal(1, first + line + b"\n" + last)
     assert disk.summaries == {"a.md": "A file.", "b.md": "A file."}
 
@@ -396,7 +399,7 @@ def test_files_that_only_look_like_journals_are_left_alone(disk: Disk) -> None:
     disk.save(record())
     names = ["index-cache.json.journal-x", "other.json.journal-0", "index-cache.json.journal-1.bak"]
     for name in names:
-        (disk.folder / name).write_bytes(journal_line("z.md", record("z.md").to_json()))
+        (disk.folder / name).write_bytes(journal_line("z.md", record_to_json(record("z.md"))))
     disk.save(record("b.md"))
     assert disk.names == sorted([*names, "index-cache.json", "index.txt"])
     assert "z.md" not in disk.summaries
@@ -461,7 +464,7 @@ def test_a_state_of_the_first_version_is_taken_over_whole(disk: Disk) -> None:
     before = disk.sources
     disk.save(record("new.md"))
     after = disk.sources
-    assert after.pop("new.md") == record("new.md").to_json()
+    assert after.pop("new.md") == record_to_json(record("new.md"))
     assert after == before
     assert disk.index.read_text() == (
         "getting-started.txt\nHow to install and start.\nCovers accounts and first steps.\n\n"
