@@ -110,6 +110,7 @@ MAY_IMPORT_LATE = {
     "kb/trust.py",
     "kb/installer.py",
     "kb/sync.py",
+    "reading/archives.py",
     "reading/reader.py",
     "sync/pages.py",
     "sync/scheduling.py",

@@ -5,6 +5,7 @@ their text, without navigation, tables of contents, permalinks and footers. Othe
 `article`.
 """
 
+import contextlib
 import re
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -88,15 +89,26 @@ def read_page(page: str) -> Reading:
     refuse_deep(page)
     page = _CGI_HEADERS.sub("", page, count=1)
     if page.lstrip()[:5].lower() == "<?xml" or "//DTD XHTML" in page[:500]:
-        page = _SELF_CLOSED.sub(_close_element, page)
+        # HTML ignores the slash of XHTML, and would take the rest as the text of the element.
+        page = _SELF_CLOSED.sub(
+            lambda tag: tag[0] if tag[1].lower() in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>", page
+        )
     tree = LexborHTMLParser(page)
     metadata = _read_metadata(tree)
     titles = _read_titles(tree)
     main = _find_main(tree)
-    headings = ("", "") if main is None else (_find_heading(main), _find_other_heading(main))
-    title = _choose_title(headings[0], titles, headings[1])
-    if main is not None:
-        _remove_site_heading(main, titles[0], title)
+    headings = main.css("h1") if main is not None else []
+    other = main.css_first(".title, h2, h3, h4") if main is not None else None
+    own = [read_line(heading) for heading in headings[:1]]
+    title = _choose_title(
+        own[0] if own else "",
+        titles,
+        PERMALINK.sub("", read_line(other)) if other is not None else "",
+        is_only=len(headings) < 2,
+    )
+    # A first heading with nothing but the name of the site, as after the title in the head, is not text.
+    if own and own[0] and titles[0].startswith(title) and titles[0][len(title) :].endswith(own[0]):
+        headings[0].decompose()
     text = write_markdown(main) if main is not None else ""
     if not text.strip():
         text = _read_everything(page)
@@ -115,11 +127,6 @@ def refuse_deep(page: str) -> None:
             deepest = max(deepest, depth)
     if tags * deepest > _MOST_TAGS_TIMES_DEPTH:
         raise UnreadableDocument("the markup of the page is nested too deeply")
-
-
-def _close_element(tag: re.Match[str]) -> str:
-    """Close an element in the way of HTML. HTML ignores the slash of XHTML, and would take the rest as its text."""
-    return tag[0] if tag[1].lower() in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>"
 
 
 # ── main text ──────────────────────────────────────────────────────────────────────────────────────
@@ -189,33 +196,13 @@ def _read_meta(tree: LexborHTMLParser, name: str) -> str:
     return " ".join((found.attributes.get("content") or "").split()) if found is not None else ""
 
 
-def _find_heading(main: LexborNode) -> str:
-    """Return the heading of the page: its only `h1`, or the first of several."""
-    found = main.css("h1")
-    return read_line(found[0]) if len(found) == 1 else f"{read_line(found[0])}\n" if found else ""
-
-
-def _find_other_heading(main: LexborNode) -> str:
-    """Return the first heading below `h1`, or what is marked as the title."""
-    found = main.css_first(".title, h2, h3, h4")
-    return PERMALINK.sub("", read_line(found)) if found is not None else ""
-
-
-def _remove_site_heading(main: LexborNode, head: str, title: str) -> None:
-    """Remove a first heading with nothing but the name of the site, as after the title in the head."""
-    first = main.css_first("h1")
-    name = read_line(first) if first is not None else ""
-    if first is not None and name and head.startswith(title) and head[len(title) :].endswith(name):
-        first.decompose()
-
-
-def _choose_title(heading: str, titles: tuple[str, str, str], other: str) -> str:
+def _choose_title(heading: str, titles: tuple[str, str, str], other: str, *, is_only: bool) -> str:
     """Return the heading if it is the only one, or also in the head; else the title of the head, without the site.
 
-    `heading`: ends with a line end if there are others of its level. `other`: the first heading of any level.
+    `other`: the first heading below `h1`, or the element that is marked as the title.
     """
     title, social, site = titles
-    is_only, heading = not heading.endswith("\n"), heading.strip(" \n¶#§🔗")
+    heading = heading.strip(" \n¶#§🔗")
     own = _drop_site(social or title, site)
     is_site = own != title and title.casefold().endswith(heading.casefold())  # The heading is the same on every page.
     beside = "" if heading and (is_only or is_site) else _drop_project(title, heading) or _drop_project(own, other)
@@ -260,21 +247,12 @@ def _read_metadata(tree: LexborHTMLParser) -> dict[str, Any]:
         metadata["language"] = language
     link, base = tree.css_first("link[rel=canonical]"), tree.css_first("base[href]")
     if link is not None:
-        address = _join(
-            base.attributes.get("href") or "" if base is not None else "", link.attributes.get("href") or ""
-        )
-        if address:
-            metadata["canonical_url"] = address
+        folder = (base.attributes.get("href") or "") if base is not None else ""
+        with contextlib.suppress(ValueError):
+            address = urljoin(folder, (link.attributes.get("href") or "").strip())
+            if urlsplit(address).scheme in {"http", "https"} and len(address) <= 2_000:
+                metadata["canonical_url"] = address
     days = (_DAY.match(_read_meta(tree, name)) for name in _DATES)
     if day := next((match[1] for match in days if match), ""):
         metadata["date"] = day
     return metadata
-
-
-def _join(base: str, address: str) -> str:
-    """Return an absolute web address; "" for any other address."""
-    try:
-        joined = urljoin(base, address.strip())
-        return joined if urlsplit(joined).scheme in {"http", "https"} and len(joined) <= 2_000 else ""
-    except ValueError:
-        return ""

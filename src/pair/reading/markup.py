@@ -121,18 +121,14 @@ class _MarkdownWriter:
         """End the current paragraph."""
         if not self._inline:
             return
-        text = self._take_inline().replace("``", "")
-        if not text:
+        text = "".join(self._inline)
+        self._inline.clear()
+        if text.isspace() or not (text := text.replace("``", "")):
             return
         lead, self._lead = self._lead, ""
         lines = [" ".join(line.split()) for line in (lead + text).split(_LINE_BREAK)]
         lines = [_MARK.sub("\\\\", line, count=1) if _MARK.match(line) else line for line in lines if line]
         self._emit(lines)
-
-    def _take_inline(self) -> str:
-        text = "".join(self._inline)
-        self._inline.clear()
-        return text if not text.isspace() else ""
 
     def _flush_lead(self) -> None:
         """Write a term whose definition does not begin with a paragraph."""
@@ -216,7 +212,10 @@ class _MarkdownWriter:
         return False
 
     def _begin_code_block(self, node: LexborNode) -> bool:
-        text = _read_code(node).strip("\n").rstrip()
+        # Some generators write line ends and blanks as elements and entities.
+        for line_break in node.css("br"):
+            line_break.replace_with("\n")
+        text = node.text().replace("\xa0", " ").strip("\n").rstrip()
         self._flush_lead()
         if text:
             self._emit(format_code(text, _find_language(node)).split("\n"))
@@ -228,7 +227,7 @@ class _MarkdownWriter:
         is_layout = any(found.mem_id != node.mem_id for found in node.css("table, h1, h2, h3, h4, pre"))
         if is_layout or node.attributes.get("role") == "presentation":
             return True
-        rows = _drop_empty_columns(_read_rows(node))
+        rows = _read_rows(node)
         if not rows or max(map(len, rows)) < 2 or (len(rows) == 1 and max(map(len, rows[0])) > _LONGEST_HEADER):
             return True
         caption = node.css_first("caption")
@@ -357,13 +356,6 @@ class _MarkdownWriter:
     }
 
 
-def _read_code(node: LexborNode) -> str:
-    """Return preformatted text. Some generators write its line ends and blanks as elements and entities."""
-    for line_break in node.css("br"):
-        line_break.replace_with("\n")
-    return node.text().replace("\xa0", " ")
-
-
 def _find_language(node: LexborNode) -> str:
     """Return the language of a piece of code, from the classes of the elements around it."""
     candidates = [node.child, node, node.parent, node.parent.parent if node.parent else None]
@@ -395,11 +387,7 @@ def _read_rows(table: LexborNode) -> list[list[str]]:
         _fill_spanned(cells, below)
         if any(cells):
             rows.append(cells[:_MOST_COLUMNS])
-    return rows
-
-
-def _drop_empty_columns(rows: list[list[str]]) -> list[list[str]]:
-    """Return rows without the columns that no row has a text in, such as those of pictures."""
+    # Columns of pictures have no text in any row.
     used = [any(column) for column in itertools.zip_longest(*rows, fillvalue="")]
     return rows if all(used) else [list(itertools.compress(cells, used)) for cells in rows]
 

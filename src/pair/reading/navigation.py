@@ -37,7 +37,9 @@ _NO_CREDITS = frozenset({"a", "code", "dd", "li", "pre"})
 def remove_navigation(main: LexborNode) -> None:
     """Remove bars of links to neighbouring pages, lists of links above the text, and credits below it."""
     _decompose(_find_bars(main))
-    links = _drop_inner([*_find_leading_links(main), *_find_menus(main)])
+    # Cells with nothing but links in tables that arrange a page are menus.
+    cells = main.css("table:has(table, h1, h2, h3, pre) > tbody > tr > td")
+    links = _drop_inner([*_find_leading_links(main), *filter(_is_list_of_links, cells)])
     if 2 * sum(len(element.text()) for element in links) <= len(main.text()):
         _decompose(links)
     while (credit := _find_credit(main)) is not None:
@@ -124,13 +126,6 @@ def _find_next(node: LexborNode, main: LexborNode) -> LexborNode | None:
             return following.next
         following = following.parent
     return None
-
-
-def _find_menus(main: LexborNode) -> Iterator[LexborNode]:
-    """Yield the cells with nothing but links in tables that arrange a page."""
-    for cell in main.css("table:has(table, h1, h2, h3, pre) > tbody > tr > td"):
-        if _is_list_of_links(cell):
-            yield cell
 
 
 def _is_list_of_links(element: LexborNode) -> bool:

@@ -20,6 +20,8 @@ _LIGATURES = str.maketrans(
 _DIVIDED = re.compile(r"[\x02\ufffe]\s*|(?<=[^\W\d_])[-\u2010]\n(?=[a-zß-öø-ÿ])")
 _LEADERS = re.compile(r"(?: ?\.){4,}")
 """The dots between a title and its page number in a table of contents."""
+_NO_TITLE = re.compile(r"(?i)untitled.*|microsoft \w+ - .*|[\w.-]+\.(docx?|pptx?|xlsx?|tex|dvi|indd|qxd|pdf)")
+"""The name of the file that a PDF was made from."""
 _SENTENCE_ENDS = (".", ":", "!", "?", "。")
 _SHORT_LINE = 0.75
 """Share of the long lines of a page. A shorter line that ends a sentence also ends its paragraph."""
@@ -50,7 +52,8 @@ def read_pdf(content: bytes) -> Reading:
     if not any(page.strip() for page in pages):
         raise UnreadableDocument(_NO_OCR if unread else "holds no text")
     metadata = {"pages": len(pages)} | ({"unread_pages": unread} if unread else {})
-    return Reading(_join_pages(pages), _clean_title(title), metadata)
+    title = " ".join(title.replace("\0", "").split())
+    return Reading(_join_pages(pages), "" if _NO_TITLE.fullmatch(title) else title, metadata)
 
 
 def _read_pages(document: Any, unread: list[int]) -> Iterator[str]:
@@ -125,12 +128,3 @@ def _join_pages(pages: list[str]) -> str:
         text_ends = text.endswith((*_SENTENCE_ENDS, "\f", "\n"))
         text += f"\n\n\f{page}" if text_ends else f"\n\f{page}"
     return text
-
-
-def _clean_title(title: str) -> str:
-    """Return the title of a PDF; "" if it is the name of the file that it was made from."""
-    title = " ".join(title.replace("\0", "").split())
-    is_name = re.fullmatch(
-        r"(?i)untitled.*|microsoft \w+ - .*|[\w.-]+\.(docx?|pptx?|xlsx?|tex|dvi|indd|qxd|pdf)", title
-    )
-    return "" if is_name else title

@@ -7,15 +7,16 @@ Invariants
 
 import functools
 import importlib.util
+import json
 import os
 import re
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from pair.reading.contract import OLE_MAGIC, Reading, UnreadableDocument
 from pair.reading.encoding import NOT_TEXT, decode
 from pair.reading.front_matter import split_front_matter
 from pair.reading.markup import format_code
-from pair.reading.notebooks import format_notebook
 from pair.reading.tables import format_csv
 from pair.text.markdown import LONGEST_HEADING, parse_structure
 
@@ -108,11 +109,11 @@ _LARGEST_CUT_BYTES = 1_000_000
 """Maximum size of code that is cut. Larger files are generated code, and read as one block."""
 _READERS: dict[Kind, tuple[str, str]] = {
     "pdf": ("pdf", "read_pdf"),
-    "word": ("word", "read_word"),
-    "slides": ("slides", "read_slides"),
-    "sheet": ("sheets", "read_sheets"),
-    "opendocument": ("opendocument", "read_opendocument"),
-    "epub": ("epub", "read_epub"),
+    "word": ("archives", "read_word"),
+    "slides": ("archives", "read_slides"),
+    "sheet": ("archives", "read_sheets"),
+    "opendocument": ("archives", "read_opendocument"),
+    "epub": ("archives", "read_epub"),
     "rtf": ("rtf", "read_rtf"),
     "mail": ("mail", "read_mail"),
     "mailbox": ("mail", "read_mailbox"),
@@ -120,6 +121,7 @@ _READERS: dict[Kind, tuple[str, str]] = {
 """The module and function of each kind, imported with its first document. Some need the extra `documents`."""
 _LOOKS_LIKE_HTML = re.compile(rb"<(!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE)
 _HEAD_BYTES = 4096
+_LONGEST_OUTPUT = 2_000
 _TITLE_CHARACTERS = 8192
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -238,7 +240,7 @@ def _read_text(kind: Kind, text: str, name: str) -> Reading:
     if kind in {"csv", "tsv"}:
         return Reading(format_csv(text, "\t" if kind == "tsv" else ""))
     if kind == "notebook":
-        cells = format_notebook(text)
+        cells = _format_notebook(text)
         return Reading(_fence(text, "json")) if cells is None else Reading(cells, find_title(cells))
     if kind == "code":
         return Reading(_fence(text, os.path.splitext(name)[1][1:].lower()))  # noqa: PTH122
@@ -255,3 +257,58 @@ def find_title(text: str) -> str:
     """Return the first heading of the first level near the top of a text; "" without one."""
     headings = parse_structure(text[:_TITLE_CHARACTERS]).headings
     return next((heading.title for heading in headings if heading.level == 1), "")
+
+
+# ── notebooks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _format_notebook(text: str) -> str | None:
+    """Return the cells of a Jupyter notebook as Markdown, without pictures; None if it is not a notebook."""
+    try:
+        notebook = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(notebook, dict):
+        return None
+    sheets = notebook.get("worksheets")  # Notebooks before version 4.
+    holders = sheets if isinstance(sheets, list) else [notebook]
+    cells = [cell for holder in holders if isinstance(holder, dict) for cell in _list(holder.get("cells"))]
+    if "nbformat" not in notebook and not cells:
+        return None
+    metadata = notebook.get("metadata")
+    kernel = metadata.get("kernelspec") if isinstance(metadata, dict) else None
+    named = kernel.get("language") if isinstance(kernel, dict) else None
+    language = named if isinstance(named, str) and named.isalnum() else "python"
+    return "\n\n".join(part for cell in cells if isinstance(cell, dict) for part in _format_cell(cell, language))
+
+
+def _format_cell(cell: dict[str, Any], language: str) -> Iterator[str]:
+    kind = cell.get("cell_type")
+    source = _join(cell.get("source", cell.get("input"))).strip("\n")
+    if kind == "heading":
+        level = cell.get("level")
+        yield f"{'#' * min(max(level if isinstance(level, int) else 1, 1), 6)} {source}"
+    elif kind == "code" and source.strip():
+        yield format_code(source, language)
+        for output in _list(cell.get("outputs")):
+            if isinstance(output, dict) and (shown := _read_output(output)):
+                yield format_code(shown[:_LONGEST_OUTPUT])
+    elif kind != "code" and source.strip():
+        yield source
+
+
+def _read_output(output: dict[str, Any]) -> str:
+    data = output.get("data")
+    text = data.get("text/plain") if isinstance(data, dict) else output.get("text")
+    return _join(text).strip("\n")
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _join(value: Any) -> str:
+    """Return a text that a notebook stores as one string or as a list of lines."""
+    if isinstance(value, list):
+        return "".join(part for part in value if isinstance(part, str))
+    return value if isinstance(value, str) else ""
