@@ -420,7 +420,8 @@ def find_gone(sources: Discovered, state: SyncState) -> set[str]:
 def classify_missing(sources: Discovered, paths: SyncPaths, state: SyncState) -> Discovered:
     """Treat a missing folder or links file as empty, or as a fault, which keeps its documents."""  # sync-50
     if sources.files is None and not sources.files_fault:
-        if not paths.is_named_only and (paths.is_sources_dir_named or state.has_unnamed_files()):
+        has_files = any("file" in value and not read_collection(value) for value in state.sources.values())
+        if not paths.is_named_only and (paths.is_sources_dir_named or has_files):
             fault = errors.sync_place_missing("sources folder", str(paths.sources_dir)).message
             sources = dataclasses.replace(sources, files_fault=fault)
         else:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from pair import files
@@ -40,10 +39,9 @@ def explain(kb: str, paths: SyncPaths, target: str, max_bytes: int) -> list[Expl
         explainer = _PathExplainer(kb, paths, state, max_bytes)
         value = state.sources.get(target)
         if value is not None and not os.path.lexists(files.expand_path(target)):
-            if "item" in value:
-                name = read_collection(value)
-                return [Explanation(kb, name, target, True, f"reported by the collection {name}")]
             name = read_collection(value)
+            if "item" in value:
+                return [Explanation(kb, name, target, True, f"reported by the collection {name}")]
             folder = paths.folders.get(name)
             return [explainer.explain(name, str(folder / target[len(name) + 1 if name else 0 :]))] if folder else []
         place = os.path.abspath(files.expand_path(target))  # noqa: PTH100 - a link is explained, not its target
@@ -129,7 +127,8 @@ class _PathExplainer:
         if not entry.is_file():
             return False, "not a regular file"
         seen = entry.stat()
-        if any(os.path.realpath(own) == entry.path for own in self._own_files()):
+        llms = [self.paths.llms.path] if self.paths.llms is not None else []
+        if any(os.path.realpath(own) == entry.path for own in (*self.paths.own_files, *llms)):
             return False, "it is a configuration or output file of pair"
         if self.state.is_skipped(path, seen.st_size, seen.st_mtime_ns):
             return False, str(self.state.skipped[path]["reason"])
@@ -138,9 +137,6 @@ class _PathExplainer:
         if path in self.state.problems:
             return True, f"{rule}; failing: {self.state.problems[path]}"
         return True, f"{rule}; {'synced' if path in self.state.sources else 'not synced yet'}"
-
-    def _own_files(self) -> list[Path]:
-        return [*self.paths.own_files, *([self.paths.llms.path] if self.paths.llms is not None else [])]
 
 
 def _apply_rules(selection: FileSelection, path: str, name: str, *, is_folder: bool) -> tuple[bool, str]:

@@ -99,7 +99,10 @@ class SourceSync:
                 self._cursor = value
                 self._save_cursor(is_finished=False)
             case Complete():
-                self._remove_unmentioned()
+                for source_id, value in self.parts.store.state.sources.copy().items():
+                    is_own = "item" in value and read_collection(value) == self.named.name
+                    if is_own and source_id not in self._mentioned:
+                        self._remove(source_id)
             case Unchanged(item_id):
                 self._mentioned.add(self._make_id(item_id))
             case Deleted(item_id):
@@ -181,11 +184,6 @@ class SourceSync:
             self.parts.copies.remove(source_id)
             self._touched.add(source_id)
             self.parts.counts.add("removed")
-
-    def _remove_unmentioned(self) -> None:
-        for source_id, value in self.parts.store.state.sources.copy().items():
-            if "item" in value and read_collection(value) == self.named.name and source_id not in self._mentioned:
-                self._remove(source_id)
 
 
 def _is_url(item_id: str) -> bool:

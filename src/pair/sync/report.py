@@ -159,12 +159,7 @@ class SyncPlan:
             "errors": list(self.errors),
             "model_calls": self.model_calls,
             "tokens": self.tokens,
-            **(
-                {"excluded": [{"rule": rule, "entries": count} for rule, count in self.excluded]}
-                if self.excluded
-                else {}
-            ),
-        }
+        } | ({"excluded": [{"rule": rule, "entries": count} for rule, count in self.excluded]} if self.excluded else {})
 
 
 @dataclass(frozen=True)

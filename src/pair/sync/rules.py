@@ -9,7 +9,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from annotated_types import Ge, Gt, Le
 
@@ -63,6 +63,12 @@ class SyncSettings:
 
 
 Reason = Literal["new", "changed", "pending", "due", "unchanged"]
+_Record = TypeVar("_Record", bound=FileRecord | UrlRecord | ItemRecord)
+
+
+def add_summary(record: _Record, summary: str, now: datetime.datetime) -> _Record:
+    """Return the record after a summary. `record` has the current hash, size and time."""
+    return dataclasses.replace(record, summary_text=summary, summary_pending=False, last_indexed_at=now)
 
 
 # ── files ──────────────────────────────────────────────────────────────────────────────────────────
@@ -86,11 +92,6 @@ def file_reason(record: FileRecord | None, seen: FileSeen) -> Reason:
 def file_needs_summary(record: FileRecord | None, content_hash: str) -> bool:
     """Return whether a file that was read must be summarised."""  # sync-18
     return record is None or record.summary_pending or record.content_hash != content_hash
-
-
-def file_summarised(fresh: FileRecord, summary: str, now: datetime.datetime) -> FileRecord:
-    """Return the record after a summary. `fresh` has the current identity, hash, size and time."""
-    return dataclasses.replace(fresh, summary_text=summary, summary_pending=False, last_indexed_at=now)
 
 
 def file_summary_failed(record: FileRecord | None, fresh: FileRecord) -> FileRecord:
@@ -224,20 +225,14 @@ def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, st
 
 def url_not_modified(record: UrlRecord, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """Return the record after HTTP 304."""  # sync-26
-    next_check_at = _after_interval(now, settings)
-    return dataclasses.replace(
-        record, fetch_status="not_modified", last_fetched_at=now, next_check_at=next_check_at, problem=""
-    )
+    due = _after_interval(now, settings)
+    return dataclasses.replace(record, fetch_status="not_modified", last_fetched_at=now, next_check_at=due, problem="")
 
 
 def url_failed(record: UrlRecord, fault: "PageFault", now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """Return the record after a failure. It keeps content and summary; the URL is due after a tick."""  # sync-32
     next_check_at = _after_tick(now, settings)
     return dataclasses.replace(record, fetch_status=fault.kind, next_check_at=next_check_at, problem=fault.reason)
-
-
-def url_summarised(record: UrlRecord | ItemRecord, summary: str, now: datetime.datetime) -> UrlRecord | ItemRecord:
-    return dataclasses.replace(record, summary_text=summary, summary_pending=False, last_indexed_at=now)
 
 
 def url_summary_failed(record: UrlRecord, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:

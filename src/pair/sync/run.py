@@ -36,7 +36,7 @@ from pair.sync.report import SyncCounts, SyncReport
 from pair.sync.rules import FileSeen, PageSeen, Reason, SyncSettings
 from pair.sync.scheduling import Interrupts, ModelGate, WorkerPools
 from pair.sync.source_text import PageCache, describe_reading, hash_reading, make_file_reader
-from pair.sync.state import READER_VERSION, FileRecord, ItemRecord, UrlRecord, parse_time, read_collection
+from pair.sync.state import READER_VERSION, FileRecord, UrlRecord, parse_time, read_collection
 from pair.sync.store import StateHead, StateStore
 
 logger = logging.getLogger(__name__)
@@ -63,16 +63,13 @@ class SyncRun:
     def __init__(self, settings: SyncSettings, paths: SyncPaths, dependencies: SyncDependencies) -> None:
         self._settings = settings
         self._paths = paths
-        self._open_summariser = dependencies.open_summariser
+        self._dependencies = dependencies
         self._summariser: Summariser
-        self._pages = dependencies.pages
         self._clock = dependencies.clock
         self._observer = dependencies.observer
         self._interrupts = dependencies.interrupts
         self._store = StateStore(paths.cache, paths.index, self._clock, paths.llms)
         self._copies = PageCache(paths.page_copies)
-        self._open_source = dependencies.open_source
-        self._read_bytes = dependencies.reader
         self._reader = make_file_reader(paths, settings, dependencies.reader)
         self._counts = SyncCounts()
         self._tried: set[str] = set()
@@ -107,7 +104,7 @@ class SyncRun:
             if head is not None:
                 self._counts.add("unchanged", head.source_count)
                 return self._report(0, {path: skip.reason for path, skip in head.skipped.items()}, sources, began)
-            self._summariser = self._open_summariser()
+            self._summariser = self._dependencies.open_summariser()
             calls_before = self._summariser.model_calls
             with self._interrupts.hold(), self._store.open() as store:
                 sources = classify_missing(sources, self._paths, store.state)
@@ -266,13 +263,14 @@ class SyncRun:
         def summarise(source_id: str, reason: Change) -> None:
             pools.summarise(self._summarise_page, source_id, reason)
 
-        if self._open_source is None:
+        open_source = self._dependencies.open_source
+        if open_source is None:
             raise RuntimeError("a run with sources needs a way to open them")
         parts = ItemParts(
             self._settings,
             self._store,
             self._copies,
-            self._read_bytes,
+            self._dependencies.reader,
             self._counts,
             self._clock,
             owners,
@@ -280,7 +278,7 @@ class SyncRun:
             lambda: self._interrupts.is_stopping,
         )
         ignore_cursor = self._is_read_otherwise()
-        self._source_problems |= SourceSync(named, parts).read(self._open_source, ignore_cursor=ignore_cursor)
+        self._source_problems |= SourceSync(named, parts).read(open_source, ignore_cursor=ignore_cursor)
         self._observer.finished(named.name)
 
     def _summarise_item(self, source_id: str) -> None:
@@ -324,7 +322,7 @@ class SyncRun:
         fresh = FileRecord(path, text_hash, "", True, self._clock.now(), *seen)
         summary = self._summarise(path, reading)
         if summary is not None:
-            self._store.put(rules.file_summarised(fresh, summary, self._clock.now()))
+            self._store.put(rules.add_summary(fresh, summary, self._clock.now()))
         elif (after := rules.file_summary_failed(record, fresh)) != record:
             self._store.put(after)
         if record is None:
@@ -377,11 +375,10 @@ class SyncRun:
             self._fail(url, f"its server asked for a pause until {until}")
             return None
         try:
+            pages = self._dependencies.pages
             if known is None:
-                return self._pages.fetch(url, etag=None, last_modified=None)
-            return self._pages.fetch(
-                url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at
-            )
+                return pages.fetch(url, etag=None, last_modified=None)
+            return pages.fetch(url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at)
         except PageFault as fault:
             if fault.retry_after_seconds:
                 now = self._clock.now()
@@ -389,14 +386,13 @@ class SyncRun:
             raise
 
     def _apply_not_modified(self, record: UrlRecord, pools: WorkerPools) -> None:
-        after = rules.url_not_modified(record, self._clock.now(), self._settings)
-        self._store.put(after)
+        self._store.put(rules.url_not_modified(record, self._clock.now(), self._settings))
         self._counts.add("not_modified")
-        if after.summary_pending:
-            pools.summarise_last(self._summarise_page, after.source_id, "pending")  # sync-27
+        if record.summary_pending:
+            pools.summarise_last(self._summarise_page, record.source_id, "pending")  # sync-27
         else:
             self._counts.add("unchanged")
-            self._observer.finished(after.source_id)
+            self._observer.finished(record.source_id)
 
     def _apply_page(
         self, url: str, collection: str, record: UrlRecord | None, page: FetchedPage, pools: WorkerPools
@@ -435,7 +431,7 @@ class SyncRun:
 
     def _summarise_copy(self, url: str) -> bool:
         """Summarise the copy on disk, without a request; on failure the record stays unchanged."""  # sync-33, sync-34
-        record: UrlRecord | ItemRecord | None = self._store.state.page(url)
+        record = self._store.state.page(url)
         reading = self._copies.read_page(record) if record is not None else None
         if record is None or reading is None:
             self._counts.note_problem(url, "pending: its copy is gone; fetched again when it is due")
@@ -444,7 +440,7 @@ class SyncRun:
         if summary is not None:
             # After a kill, the copy may be newer than its record.
             described = dataclasses.replace(record, content_hash=hash_reading(reading))
-            self._store.put(rules.url_summarised(described, summary, self._clock.now()))
+            self._store.put(rules.add_summary(described, summary, self._clock.now()))
         return summary is not None
 
     # Summaries

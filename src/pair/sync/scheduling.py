@@ -132,13 +132,13 @@ class WorkerPools:
     def summarise_each(self, work: Callable[[_Task], object], tasks: Sequence[_Task]) -> None:
         """Do the work for each task. A thread gets many tasks at once, because each waiting task costs memory."""
         size = min(_MOST_TOGETHER, len(tasks) // (self._summariser_count * _SHARES_PER_THREAD) + 1)
-        for start in range(0, len(tasks), size):
-            batch = tasks[start : start + size]
-            self._summarising.append(self._summarisers.submit(self._do_each, work, batch))
 
-    def _do_each(self, work: Callable[[_Task], object], tasks: Sequence[_Task]) -> None:
-        for task in tasks:
-            self._do(work, task)
+        def do_each(batch: Sequence[_Task]) -> None:
+            for task in batch:
+                self._do(work, task)
+
+        for start in range(0, len(tasks), size):
+            self._summarising.append(self._summarisers.submit(do_each, tasks[start : start + size]))
 
     def _do(self, work: Callable[..., object], *arguments: object) -> None:
         if not self._interrupts.is_stopping:

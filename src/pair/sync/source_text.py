@@ -20,19 +20,12 @@ from pair.values import Document
 
 _TOO_LARGE = "larger than"
 _EXTRA = "need an extra"
-_FORMER_REASON = "not UTF-8 text"
-"""The reason with which earlier versions skipped files in other charsets."""
 
 
 def normalise(text: str) -> str:
     """Make line ends LF, and remove space at line ends and blank lines around the text."""  # sync-46
-    lines = [line.rstrip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
-    first, last = 0, len(lines)
-    while first < last and not lines[first]:
-        first += 1
-    while last > first and not lines[last - 1]:
-        last -= 1
-    return "\n".join(lines[first:last])
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
 def content_hash(text: str) -> str:
@@ -88,7 +81,7 @@ class FileTextReader:
         """Return whether a skipped file may be a source now: the extra was installed, or the limit raised."""
         if _EXTRA in reason:
             return has_ocr() if "[ocr]" in reason else not explain_extra(find_kind(path))
-        return reason == _FORMER_REASON or (reason.startswith(_TOO_LARGE) and size_bytes <= self.max_bytes)
+        return reason.startswith(_TOO_LARGE) and size_bytes <= self.max_bytes
 
 
 def make_file_reader(paths: SyncPaths, settings: SyncSettings, reader: Reader) -> FileTextReader:

@@ -287,10 +287,6 @@ class SyncState:
     def ids(self, source_type: SourceType) -> set[str]:
         return {source_id for source_id, value in self.sources.items() if value["source_type"] == source_type}
 
-    def has_unnamed_files(self) -> bool:
-        """Return whether `kb.sources_dir` has a record."""
-        return any("file" in value and not read_collection(value) for value in self.sources.values())
-
     def file_is_settled(self, source_id: str, size_bytes: int, mtime_ns: int, collection: str = "") -> bool:
         """Return whether a file needs no action. Equivalent to `rules.file_reason`, but faster."""
         value = self.sources.get(source_id)

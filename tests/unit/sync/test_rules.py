@@ -109,7 +109,7 @@ FRESH = FileRecord(
 
 @pytest.mark.rule("sync-18")
 def test_a_summary_settles_a_file() -> None:
-    after = rules.file_summarised(FRESH, "New.", later(5))
+    after = rules.add_summary(FRESH, "New.", later(5))
     assert changes(FRESH, after) == {"summary_text": "New.", "summary_pending": False, "last_indexed_at": later(5)}
 
 
@@ -292,7 +292,7 @@ def test_a_failed_summary_after_a_fetch_brings_the_next_check_forward_to_a_tick(
 @pytest.mark.rule("sync-33")
 def test_a_summary_settles_a_url_and_leaves_its_schedule() -> None:
     record = dataclasses.replace(PAGE_RECORD, summary_pending=True, summary_text="")
-    after = rules.url_summarised(record, "New.", NOON)
+    after = rules.add_summary(record, "New.", NOON)
     assert changes(record, after) == {"summary_text": "New.", "summary_pending": False, "last_indexed_at": NOON}
 
 
