@@ -115,7 +115,12 @@ class CommandSource:
         if line.text is not None:
             content, charset = line.text.encode(), "utf-8"
         elif line.path is not None:
-            content, name = _read_file(self.folder / line.path, self.max_bytes), Path(line.path).name
+            # Not `read_bytes`: do not wait for a pipe, and read at most one byte beyond the limit.
+            descriptor = os.open(self.folder / line.path, os.O_RDONLY | files.CLOSE_ON_EXEC | files.NON_BLOCKING)
+            with os.fdopen(descriptor, "rb") as stream:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError("not a regular file")
+                content, name = stream.read(self.max_bytes + 1), Path(line.path).name
         else:
             answer = self.open_client().get(line.url or "", etag=None, last_modified=None)
             content, name = answer.body, find_name(answer.url)
@@ -138,15 +143,6 @@ def _parse(number: int, content: bytes) -> _Line:
     if kinds.count(True) != 1 or not is_whole:
         raise SourceFault(f"line {number} of the output is not valid: {_EXPECTED}")
     return line
-
-
-def _read_file(path: Path, max_bytes: int) -> bytes:
-    """Read a regular file, at most one byte beyond the limit. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | files.CLOSE_ON_EXEC | files.NON_BLOCKING)  # Do not wait for a pipe.
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("not a regular file")
-        return stream.read(max_bytes + 1)
 
 
 def _describe(fault: OSError | ValueError) -> str:

@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element, tostring
 from pair.network import PageFault
 from pair.sources.contract import Cursor, Event, Failed, Item, SourceFault, Unchanged
 from pair.sources.pages import ACCEPT, describe_page_fault, find_name, parse_xml
-from pair.web.pages import PageAnswer, PageClient
+from pair.web.pages import PageClient
 
 _FEED_TYPES = "application/atom+xml, application/rss+xml, application/rdf+xml, application/xml;q=0.9, */*;q=0.1"
 _ENCODED = "{http://purl.org/rss/1.0/modules/content/}encoded"
@@ -36,7 +36,11 @@ class FeedSource:
     def read(self, cursor: Any) -> Iterator[Event]:
         """Yield the entries that are new or changed. Raises SourceFault."""
         known = cursor if isinstance(cursor, dict) else {}
-        answer = self._get_feed(known)
+        etag, last_modified = known.get("etag"), known.get("last_modified")
+        try:
+            answer = self.client.get(self.url, etag=etag, last_modified=last_modified, accept=_FEED_TYPES)
+        except PageFault as fault:
+            raise SourceFault(f"{self.url}: {describe_page_fault(fault)}") from fault
         if answer.status == 304:
             return
         digests: dict[str, str] = {}
@@ -56,13 +60,6 @@ class FeedSource:
                 digests[item.id] = digest
             yield event
         yield Cursor({**validators, "entries": digests})
-
-    def _get_feed(self, known: dict[str, Any]) -> PageAnswer:
-        etag, last_modified = known.get("etag"), known.get("last_modified")
-        try:
-            return self.client.get(self.url, etag=etag, last_modified=last_modified, accept=_FEED_TYPES)
-        except PageFault as fault:
-            raise SourceFault(f"{self.url}: {describe_page_fault(fault)}") from fault
 
     def _list_entries(self, content: bytes) -> Iterator[Element]:
         try:

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
-from selectolax.lexbor import LexborHTMLParser, LexborNode
+from selectolax.lexbor import LexborHTMLParser
 
 from pair.network import PageFault
 from pair.reading.contract import UnreadableDocument
@@ -70,9 +70,12 @@ def parse_xml(content: bytes, max_bytes: int) -> Element:
         depth -= 1
         builder.end(_name(name))
 
+    def refuse_entities(*_: object) -> NoReturn:
+        raise ValueError("it declares entities, which are not allowed")
+
     parser = expat.ParserCreate(namespace_separator="}")
     parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.CharacterDataHandler, parser.EntityDeclHandler = builder.data, _refuse_entities
+    parser.CharacterDataHandler, parser.EntityDeclHandler = builder.data, refuse_entities
     try:
         parser.Parse(content, True)
     except (expat.ExpatError, LookupError) as fault:  # LookupError: an unknown charset
@@ -82,10 +85,6 @@ def parse_xml(content: bytes, max_bytes: int) -> Element:
 
 def _name(name: str) -> str:
     return f"{{{name}" if "}" in name else name
-
-
-def _refuse_entities(*_: object) -> NoReturn:
-    raise ValueError("it declares entities, which are not allowed")
 
 
 def find_links(content: bytes, content_type: str, charset: str | None, url: str) -> tuple[list[str], str]:
@@ -103,20 +102,17 @@ def find_links(content: bytes, content_type: str, charset: str | None, url: str)
         return _join_all(url, (next(filter(None, found)) for found in _MARKDOWN_LINK.findall(text))), ""
     tree = LexborHTMLParser(text)
     base = _join(url, _read_attribute(tree, "base[href]")) or url
-    nodes = tree.css("a[href]:not([rel~=nofollow]), frame[src], meta[http-equiv=refresh i][content]")
+    targets = []
+    for node in tree.css("a[href]:not([rel~=nofollow]), frame[src], meta[http-equiv=refresh i][content]"):
+        refresh = _REFRESH.search(node.attributes.get("content") or "") if node.tag == "meta" else None
+        targets.append(refresh[1] if refresh else node.attributes.get("href") or node.attributes.get("src") or "")
     canonical = _read_attribute(tree, "link[rel~=canonical][href]")
-    return _join_all(base, map(_read_target, nodes)), canonical and _join(base, canonical)
+    return _join_all(base, targets), canonical and _join(base, canonical)
 
 
 def _read_attribute(tree: LexborHTMLParser, selector: str) -> str:
     node = tree.css_first(selector)
     return (node.attributes.get("href") or "") if node is not None else ""
-
-
-def _read_target(node: LexborNode) -> str:
-    """Return the target of a link, a frame or a `meta refresh`."""
-    refresh = _REFRESH.search(node.attributes.get("content") or "") if node.tag == "meta" else None
-    return refresh[1] if refresh else node.attributes.get("href") or node.attributes.get("src") or ""
 
 
 def _join_all(base: str, addresses: Iterable[str]) -> list[str]:

@@ -59,18 +59,13 @@ def parse_robots(text: str) -> Robots:
         elif key in {"allow", "disallow", "crawl-delay"}:
             has_rules = True
             for agent in agents:
-                _add_rule(groups[agent], key, value)
+                if key != "crawl-delay" and value:
+                    groups[agent].rules.append((normalise_escapes(value), key == "allow"))
+                elif key == "crawl-delay" and re.fullmatch(r"\d{1,6}(\.\d*)?", value, re.ASCII):
+                    groups[agent].delay_seconds = float(value)
     chosen = groups.get(_AGENT) or groups.get("*") or Robots()
     chosen.sitemaps = sitemaps
     return chosen
-
-
-def _add_rule(group: Robots, key: str, value: str) -> None:
-    if key == "crawl-delay":
-        if re.fullmatch(r"\d{1,6}(\.\d*)?", value, re.ASCII):
-            group.delay_seconds = float(value)
-    elif value:
-        group.rules.append((normalise_escapes(value), key == "allow"))
 
 
 def _matches(pattern: str, path: str) -> bool:

@@ -361,7 +361,12 @@ class _Crawl:
         """Send a request when the rate limit allows; wait and repeat it if the site is busy. Raises PageFault."""
         etag, last_modified = (known.etag, known.last_modified) if known else (None, None)
         for attempt in range(_RETRIES + 1):
-            self._wait()
+            # All threads share one queue.
+            with self._lock:
+                now = self._clock.monotonic()
+                starts_at = max(now, self._free_at)
+                self._free_at = starts_at + min(self._robots.delay_seconds, _LONGEST_DELAY_SECONDS)
+            self.stopped.wait(starts_at - now)
             try:
                 return (client or self._client).get(
                     url, etag=etag, last_modified=last_modified, accept=ACCEPT, check_redirect=check_redirect
@@ -374,14 +379,6 @@ class _Crawl:
                 with self._lock:
                     self._free_at = max(self._free_at, self._clock.monotonic() + seconds)
         raise AssertionError("the last attempt returns or raises")
-
-    def _wait(self) -> None:
-        """Wait until the next request may start. All threads share one queue."""
-        with self._lock:
-            now = self._clock.monotonic()
-            starts_at = max(now, self._free_at)
-            self._free_at = starts_at + min(self._robots.delay_seconds, _LONGEST_DELAY_SECONDS)
-        self.stopped.wait(starts_at - now)
 
     # ── results ────────────────────────────────────────────────────────────────────────────────────
 

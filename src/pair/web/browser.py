@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
 
 from playwright.sync_api import Browser, Error, Page, Playwright, Route, sync_playwright
 from playwright.sync_api import TimeoutError as BrowserTimeout
@@ -96,7 +95,12 @@ class BrowserRenderer:
 
     def _load_in_time(self, url: str) -> bytes:
         browser = self._start_browser()
-        with call_when_late(self._timeout_seconds + _GRACE_SECONDS, self._kill) as is_killed:
+
+        def kill() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process_id, signal.SIGKILL)  # This ends every call to the browser.
+
+        with call_when_late(self._timeout_seconds + _GRACE_SECONDS, kill) as is_killed:
             try:
                 return self._load(browser, url)
             except Error as fault:
@@ -122,7 +126,7 @@ class BrowserRenderer:
 
     def _check_traffic(self) -> None:
         """Refuse a page whose traffic exceeded the limit: parts of it may be missing."""
-        if self._proxy is not None and self._proxy.is_used_up():
+        if self._proxy is not None and self._proxy.allowance_bytes < 0:
             raise PageFault(f"the page loads more than {_TRAFFIC_FACTOR * self._max_bytes:,} bytes")
 
     def _start_browser(self) -> Browser:
@@ -138,7 +142,10 @@ class BrowserRenderer:
             # Chromium refuses to run as root with its sandbox.
             chromium_sandbox=os.geteuid() != 0,
         )
-        self._process_id = _find_process_id(browser)
+        session = browser.new_browser_cdp_session()
+        processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+        session.detach()
+        self._process_id = next(process["id"] for process in processes if process["type"] == "browser")
         self._browser = browser
         return browser
 
@@ -156,11 +163,6 @@ class BrowserRenderer:
             "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
             "--webrtc-ip-handling-policy=disable_non_proxied_udp",
         )
-
-    def _kill(self) -> None:
-        """Kill the browser, which ends every call to it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process_id, signal.SIGKILL)
 
     def _load(self, browser: Browser, url: str) -> bytes:
         if self._proxy is not None:
@@ -209,13 +211,6 @@ def _pass_or_abort(route: Route) -> None:
         route.continue_()
 
 
-def _find_process_id(browser: Browser) -> int:
-    session = browser.new_browser_cdp_session()
-    processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
-    session.detach()
-    return cast("int", next(process["id"] for process in processes if process["type"] == "browser"))
-
-
 # ── proxy ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -230,7 +225,7 @@ class SocksProxy:
         self._connector = connector
         self._connect_seconds = connect_seconds
         self._clock = clock
-        self._allowance_bytes = 0
+        self.allowance_bytes = 0
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, name="pair-gateway", daemon=True).start()
@@ -243,10 +238,7 @@ class SocksProxy:
     def allow(self, size_bytes: int) -> None:
         """Set how many more bytes all connections together may receive."""
         with self._lock:
-            self._allowance_bytes = size_bytes
-
-    def is_used_up(self) -> bool:
-        return self._allowance_bytes < 0
+            self.allowance_bytes = size_bytes
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -288,14 +280,14 @@ class SocksProxy:
             while ready := selector.select(timeout=_IDLE_SECONDS):
                 for key, _ in ready:
                     block = client.recv(_BLOCK_BYTES) if key.fileobj is client else server.recv(_BLOCK_BYTES)
-                    if not block or (key.fileobj is server and not self._may_pass(len(block))):
+                    if not block:
                         return
+                    if key.fileobj is server:
+                        with self._lock:
+                            self.allowance_bytes -= len(block)
+                            if self.allowance_bytes < 0:
+                                return
                     key.data.sendall(block)
-
-    def _may_pass(self, size_bytes: int) -> bool:
-        with self._lock:
-            self._allowance_bytes -= size_bytes
-            return self._allowance_bytes >= 0
 
 
 def _read_request(client: socket.socket) -> tuple[str, int] | None:

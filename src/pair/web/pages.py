@@ -187,7 +187,12 @@ class PageClient:
         if not address or urllib.request.proxy_bypass(url.netloc.decode("ascii")):
             return self._direct
         if address not in self._proxied:
-            self._proxied.setdefault(address, self._pool(_proxy_at(address)))
+            proxy = httpx2.URL(address if "://" in address else f"http://{address}")
+            if proxy.scheme != "http":
+                raise PageFault(f"a proxy of the kind {proxy.scheme} cannot be used, only http")
+            plain = httpcore2.URL(scheme=proxy.raw_scheme, host=proxy.raw_host, port=proxy.port, target=b"/")
+            auth = (proxy.username, proxy.password) if proxy.username else None
+            self._proxied.setdefault(address, self._pool(httpcore2.Proxy(plain, auth=auth)))
         return self._proxied[address]
 
     def _pool(self, proxy: httpcore2.Proxy | None) -> httpcore2.ConnectionPool:
@@ -295,14 +300,6 @@ def check_url(url: str, base: httpx2.URL | None = None) -> httpx2.URL:
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
-
-
-def _proxy_at(address: str) -> httpcore2.Proxy:
-    url = httpx2.URL(address if "://" in address else f"http://{address}")
-    if url.scheme != "http":
-        raise PageFault(f"a proxy of the kind {url.scheme} cannot be used, only http")
-    plain = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/")
-    return httpcore2.Proxy(plain, auth=(url.username, url.password) if url.username else None)
 
 
 def _read_body(response: httpcore2.Response, headers: httpx2.Headers, limit_bytes: int) -> bytes:

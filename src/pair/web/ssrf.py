@@ -82,9 +82,7 @@ def find_refusal(address: str) -> str | None:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return "not an IP address"
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return _refuse_ipv4(parsed)
-    return _refuse_ipv6(parsed)
+    return _refuse_ipv4(parsed) if isinstance(parsed, ipaddress.IPv4Address) else _refuse_ipv6(parsed)
 
 
 def _refuse_ipv4(address: ipaddress.IPv4Address) -> str | None:

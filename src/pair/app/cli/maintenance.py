@@ -14,14 +14,17 @@ from pair.clock import SystemClock
 from pair.engine.backup.fsck import Fault, FsckReport
 from pair.engine.maintenance.reembed import ReembedReport
 from pair.engine.write.writer import WriteReport
-from pair.evaluation.gate import find_failures, format_gate, parse_baseline, parse_least
 from pair.evaluation.measure import (
     JudgedSet,
     Measured,
     Selection,
+    find_failures,
+    format_gate,
     judge_by_feedback,
     measure,
     measure_all,
+    parse_baseline,
+    parse_least,
     read_judged_set,
 )
 from pair.kb.kb import KnowledgeBase
