@@ -404,10 +404,7 @@ class LeaseQueue:
     def hold(
         self, name: str, *, seconds: float, attempts: int, before_try: Callable[[], None] = lambda: None
     ) -> Iterator[HeldLease]:
-        """Hold the lease while the block runs. Raises E203 after all attempts, E206.
-
-        The n-th attempt has n tries, at most 10.
-        """
+        """Hold the lease while the block runs; the n-th attempt has n tries, at most 10. Raises E203, E206."""
         last = self._last_turns.get(name)
         if last is not None and self._clock.monotonic() >= last.released_at + seconds:
             last = None

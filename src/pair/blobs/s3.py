@@ -55,9 +55,7 @@ class ObjectStore:
     """A bucket or a prefix in it, as a blob store."""
 
     def __init__(self, address: str, options: ObjectStoreOptions | None = None) -> None:
-        """Create a store. `address`: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Raises E401
-        for others.
-        """
+        """Create a store at `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Raises E401."""
         options = options or ObjectStoreOptions()
         self.address = address.rstrip("/")
         self._retries = options.retries

@@ -231,10 +231,7 @@ _WORTH_FORGETTING = 100
 def find_old_drops(
     manifest: Manifest, now: datetime.datetime, grace_seconds: float, *, is_swapped: bool
 ) -> frozenset[str]:
-    """Return the dropped folders whose grace period is over.
-
-    `is_swapped`: the manifest is written anyway. Else a few entries are not worth a write.
-    """
+    """Return the dropped folders whose grace period is over; a few are not worth a write unless `is_swapped`."""
     until = now - datetime.timedelta(seconds=grace_seconds)
     over = frozenset(
         drop.folder for drop in manifest.dropped if datetime.datetime.fromisoformat(drop.dropped_at) <= until
@@ -252,9 +249,7 @@ class PastVersion:
 
 
 def choose_versions(past: Sequence[PastVersion], settings: EngineSettings, now: datetime.datetime) -> frozenset[int]:
-    """Choose the versions to keep. `past`: newest first. A version with the same documents as the next one does not
-    count.
-    """
+    """Choose the versions to keep. `past`: newest first. Versions with the documents of the next do not count."""
     distinct = [version for version in past if not version.is_repeated]
     since = now - datetime.timedelta(days=settings.keep_days)
     return frozenset(

@@ -369,10 +369,7 @@ def parse_baseline(content: bytes, name: str) -> Figures:
 def find_failures(
     measured: Figures, least: Mapping[str, float], baseline: Figures, tolerance: float
 ) -> list[dict[str, Any]]:
-    """Return the figures below a least value, or below the baseline by more than the tolerance.
-
-    A mode that was not measured now is not compared.
-    """
+    """Return the figures of measured modes below a least value, or below the baseline by more than the tolerance."""
     failures: list[dict[str, Any]] = []
     for mode, values in measured.items():
         for figure, wanted in least.items():

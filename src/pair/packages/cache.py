@@ -123,9 +123,7 @@ class Cache:
             yield entry
 
     def drop(self, entry: CacheEntry) -> None:
-        """Remove an entry inside the block of `entry_for`. Its description is removed first: without it there is no
-        entry.
-        """
+        """Remove an entry inside the block of `entry_for`: its description first, without which there is no entry."""
         files.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
         files.remove_tree(entry.folder)
 

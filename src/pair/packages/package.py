@@ -428,10 +428,7 @@ class Verification:
 
 
 def verify(path: Path, settings: SourcesSettings, signatures: "TrustedKeys | None") -> Verification:
-    """Verify a package or an installed KB.
-
-    Raises E006, E009, E017 for a package, E013 for an installed KB that was changed, E012 for anything else.
-    """
+    """Verify a package (E006, E009, E017) or an installed KB (E013 if it was changed). Raises E012 for others."""
     with files.storage_errors():
         if path.is_file():
             return _verify_package(path, settings, signatures)

@@ -87,10 +87,7 @@ def read_header(target: Path) -> RecordHeader | None:
 
 
 def find_kb_id(target: Path, *, default_target: Path) -> str:
-    """Return the id that the KB in a target has in the engine, or would have.
-
-    The default target is the KB `default`. The KB of another target has the name of its folder.
-    """
+    """Return the recorded id of the KB in a target, else `default` for the default target, else the folder name."""
     with contextlib.suppress(errors.DataError):  # The install reports a damaged record.
         if (header := read_header(target)) is not None:
             return header.kb_id

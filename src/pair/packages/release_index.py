@@ -439,10 +439,7 @@ class PublishReport:
 
 
 def publish(package: Path, manifest: PackageManifest, place: PublishTarget, clock: Clock) -> PublishReport:
-    """Publish a verified package: the archive, its checksum and the files beside it, and the index last.
-
-    Raises E014, E019, E021 and the errors of the target.
-    """
+    """Publish a verified package, and the index last. Raises E014, E019, E021 and the errors of the target."""
     release = _describe_release(package, manifest, clock)
     with place.lock():
         known = _parse_feed_at(place, place.read(FEED_NAME)).find(manifest.name, release.version)

@@ -178,10 +178,7 @@ def is_unicode(name: str) -> bool:
 
 
 def stays_inside(path: str) -> bool:
-    """Return whether a path names a file below its folder, and outside version control.
-
-    Writing to a folder of version control makes a later `git status` run commands.
-    """
+    """Return whether a path stays below its folder, and outside version control, where a file may run commands."""
     parts = path.split("/")
     return "\0" not in path and all(part not in {"", ".", ".."} and not is_version_control(part) for part in parts)
 
@@ -212,10 +209,7 @@ def _fold_name(name: str) -> str:
 
 
 def find_bare_repositories(paths: Iterable[str]) -> set[str]:
-    """Return the folders that git treats as repositories although they are not called `.git`.
-
-    A git command in such a folder obeys the configuration in it.
-    """
+    """Return folders that are git repositories but not called `.git`: git commands in them obey their configuration."""
     paths = list(paths)
     heads = [path.rpartition("/") for path in paths]
     names: dict[str, set[str]] = {folder: set() for folder, _, name in heads if _fold_name(name) == "head"}

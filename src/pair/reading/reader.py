@@ -202,10 +202,7 @@ def read_uncut(content: bytes, name: str, content_type: str = "", charset: str |
 
 
 def convert(content: bytes, kind: Kind, name: str = "", charset: str | None = None) -> Reading:
-    """Read a document of one of the converted kinds. Raises as `read` does.
-
-    A reader is imported with its first document: text files need none of them.
-    """
+    """Read a document of a converted kind, and import its reader if it is the first. Raises as `read` does."""
     if kind == "source":
         from pair.reading.source_code import read_code  # noqa: PLC0415 - needs the extra `code`
 

@@ -32,9 +32,7 @@ def _find_delimiter(text: str) -> str:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as Markdown. A long table is cut into tables with the same header, or into rows that name their
-    columns.
-    """
+    """Return a table as Markdown; a long one as tables with the same header, or as rows that name their columns."""
     width = max([len(header), *map(len, rows)]) if rows else len(header)
     names = [_format_cell(name) for name in header] + [""] * (width - len(header))
     head = f"{_format_row(names)}\n|{' --- |' * width}"

@@ -190,10 +190,7 @@ class _CommandOutput:
     errors: bytearray = field(default_factory=bytearray)
 
     def read_lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield whole lines with their numbers until the command ends.
-
-        Raises SourceFault for a line that is too long or cut, and TimeoutError at the deadline.
-        """
+        """Yield whole lines with their numbers. Raises SourceFault for one that is too long or cut, TimeoutError."""
         number, line = 1, bytearray()
         for block in self._read_blocks():
             *whole, rest = block.split(b"\n")

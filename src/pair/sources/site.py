@@ -151,9 +151,7 @@ def _key(url: str) -> str:
 
 
 class _LeavesSite(Exception):  # noqa: N818 - an outcome of a request
-    """A redirect to a page that is not part of the site, or that `robots.txt` forbids. The message is the origin of the
-    target.
-    """
+    """A redirect out of the site or to a page that `robots.txt` forbids. The message is the origin of the target."""
 
 
 class _Known(msgspec.Struct, array_like=True):
@@ -427,10 +425,7 @@ class _Crawl:
                 yield Item(final, answer.body, find_name(final), answer.content_type, answer.charset, url=final)
 
     def _choose_canonical(self, url: str, canonical: str) -> str:
-        """Return the canonical URL if it is another page of the site.
-
-        If all pages name the start page, the site has a mistake, and following it would drop all other pages.
-        """
+        """Return the canonical URL if it is another page; not the start page, which a mistaken site always names."""
         canonical = self._scope.normalise(canonical)
         path = urlsplit(canonical).path
         is_start = path in {self._scope.prefix, urlsplit(self._url).path} and path != urlsplit(url).path

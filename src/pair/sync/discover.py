@@ -381,10 +381,7 @@ def _look(find: Callable[[Path], _Half], path: Path) -> tuple[_Half | None, str]
 
 
 def choose_refreshed(sources: Discovered, paths: SyncPaths, pattern: str | None) -> frozenset[str]:
-    """Return the URLs and the names of sources that match the pattern; none without a pattern.
-
-    Raises E104 for a pattern that matches nothing.
-    """
+    """Return the URLs and the names of sources that match the pattern, if there is one. Raises E104 if none does."""
     if pattern is None:
         return frozenset()
     chosen = {url for url in sources.owners() if matches_pattern(url, pattern)}

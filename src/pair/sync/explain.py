@@ -28,10 +28,7 @@ class Explanation:
 
 
 def explain(kb: str, paths: SyncPaths, target: str, max_bytes: int) -> list[Explanation]:
-    """Return the decisions of the collections of a KB about a path, a URL or a document id. Raises E102, E010.
-
-    The list is empty if no collection of this KB covers the target.
-    """
+    """Return the decisions of the collections that cover a path, a URL or a document id. Raises E102, E010."""
     with files.storage_errors():
         state = read_state(paths.cache)
         if target.startswith(("http://", "https://")):

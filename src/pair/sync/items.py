@@ -56,10 +56,7 @@ class SourceSync:
     _failed: set[str] = field(default_factory=set)
 
     def read(self, open_source: Callable[[NamedCollection], Source], *, ignore_cursor: bool) -> set[str]:
-        """Read the source from its cursor. Return the faults of items and of the collection itself.
-
-        Events before a fault count.
-        """
+        """Read the source from its cursor; events before a fault count. Return the faults of items and source."""
         parts, name = self.parts, self.named.name
         known = parts.store.state.cursors.get(name, {})
         items = {source_id: value for source_id, value in parts.store.state.sources.copy().items() if "item" in value}
@@ -191,10 +188,7 @@ def _is_url(item_id: str) -> bool:
 
 
 def move_renamed(collections: Sequence[NamedCollection], store: StateStore, copies: PageCache) -> None:
-    """Move the items and the cursor of a renamed source, which then need not be read again.
-
-    The cursor moves last, so that the run after a killed one moves the rest.
-    """
+    """Move the items of a renamed source, and then its cursor, so that a killed run moves the rest next time."""
     state, names = store.state, {entry.name for entry in collections}
     for entry in collections:
         if not entry.collection.is_source or entry.fault or entry.name in state.cursors:

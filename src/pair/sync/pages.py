@@ -24,10 +24,7 @@ _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class WebPages:
-    """A fetcher of pages. With a browser, the text comes from the rendered page.
-
-    The network and the browser are loaded with the first page.
-    """
+    """A fetcher of pages, rendered by a browser if there is one. Both are loaded with the first page."""
 
     def __init__(self, settings: SyncSettings, links_files: Iterable[Path], clock: Clock, reader: Reader) -> None:
         self._reader = reader

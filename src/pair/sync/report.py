@@ -174,9 +174,7 @@ class Planner:
 
 
 def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
-    """Make a plan from sizes, times and hashes of plain text; convert, fetch and write nothing. Raises E102, E104,
-    E010.
-    """
+    """Make a plan from sizes, times and hashes of plain text; convert and fetch nothing. Raises E102, E104, E010."""
     with files.storage_errors():
         state = read_state(planner.paths.cache)
         discovered = classify_missing(discover(planner.paths), planner.paths, state)
@@ -252,10 +250,7 @@ def _plan_urls(planner: Planner, state: SyncState, urls: list[str], refreshed: f
 
 
 def _plan_items(planner: Planner, state: SyncState, refreshed: frozenset[str]) -> list[PlannedSource]:
-    """Return the plan for sources, by the name of their collection, and for their items.
-
-    The events of a source are not known before it is read.
-    """
+    """Return the plan for sources, whose events are unknown before they are read, and for their items."""
     planned, now = [], planner.clock.now()
     for entry in planner.paths.collections:
         if entry.collection.is_source and not entry.fault:

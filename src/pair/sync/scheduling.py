@@ -49,10 +49,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Defer signals while the block runs, then deliver them and raise KeyboardInterrupt.
-
-        Only the main thread gets signals; in another thread, this does nothing.
-        """
+        """Defer signals of the main thread while the block runs, then deliver them and raise KeyboardInterrupt."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -66,9 +66,7 @@ class FileTextReader:
         return self.read_any_size(path, seen.collection)
 
     def read_any_size(self, path: str, collection: str = "") -> Reading:
-        """Read a file without a size limit. Raises as `read` does. `collection`: the name of the collection whose name
-        begins the path.
-        """
+        """Read a file without a size limit; raise as `read` does. `collection`: the one whose name begins the path."""
         place = self.folders[collection] / path[len(collection) + 1 :] if collection else self.folder / path
         return self.reader.read(place.read_bytes(), path)
 

@@ -351,10 +351,7 @@ _KEPT_IN_ADDRESSES = "!#$%&'*+,-./:;=?@[]_~"
 
 
 def format_index(sources: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return an entry for each source: its id, its description, a blank line. Files come first, then URLs.
-
-    Then come named collections, each below a line with its name.
-    """
+    """Return id and description of each source: files, URLs, and then each collection below its name."""
     entries = [*list_entries(sources, "file"), *list_entries(sources, "url")]  # sync-35..38
     blocks = [f"{source_id}\n{summary}\n" for source_id, summary in entries]
     for name in list_collections(sources):

@@ -161,10 +161,7 @@ class BodyError(Exception):
 
 
 def unpack_body(chunks: Iterable[bytes], content_encoding: str, limit_bytes: int) -> Iterator[bytes]:
-    """Yield the decompressed body of a response. The limit applies to the compressed and the decompressed bytes.
-
-    Raises BodyError.
-    """
+    """Yield the decompressed body; the limit applies to compressed and decompressed bytes. Raises BodyError."""
     unpacker = unpacker_for(content_encoding)
     if unpacker is None:
         raise BodyError(f"the answer is compressed as {content_encoding!r:.40}, which was not requested")

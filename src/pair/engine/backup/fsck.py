@@ -126,10 +126,7 @@ class Fsck:
     """The version of the current manifest, and the folders that it or a kept version names."""
 
     def run(self) -> FsckReport:
-        """Check the KB, and repair it if the options say so.
-
-        Raises E201, E003, E225, E206, E010; ModelError if texts must be embedded and the model fails.
-        """
+        """Check the KB, and repair it if the options say so. Raises E201, E003, E225, E206, E010, ModelError."""
         self._replicas = Replicas(self.context.kb_id, self.context.cache, self.store, self.options.archives)
         if self.options.repair:
             self.context.manifests.refuse_past()

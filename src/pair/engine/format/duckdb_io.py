@@ -42,10 +42,7 @@ LIMIT 1
 
 
 def open_database(path: Path, tables: Mapping[str, str]) -> "duckdb.DuckDBPyConnection":
-    """Open a file for reading. Raises FileNotFoundError; ValueError if it has anything except these tables.
-
-    `tables`: the columns of each table, with their types.
-    """
+    """Open a file for reading. Raises FileNotFoundError; ValueError unless it has exactly these tables and columns."""
     import duckdb  # noqa: PLC0415 - see above
 
     try:

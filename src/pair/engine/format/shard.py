@@ -150,10 +150,7 @@ class SearchFile:
         return self._decode(self._text_bytes(doc))
 
     def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
-        """Return a row as a hit. The metadata of a document with pages also has the `page` of the row.
-
-        `header`: the header of the document.
-        """
+        """Return a row as a hit. The metadata of a document with pages also has the `page` of the row."""
         doc, start_byte, end_byte, start, end = self.chunks[row].item()
         begin, header_size, _, first_row = self.docs[doc].item()
         begin += header_size

@@ -210,10 +210,7 @@ class PackageMerger:
         return len(missing)
 
     def install(self, package: PackageShards) -> MergeReport:
-        """Upload the shards of a package, and publish them in one swap.
-
-        Raises E203, E236, MissingFileError, and the errors of any write.
-        """
+        """Upload the shards, publish them in one swap. Raises E203, E236, MissingFileError, and errors of a write."""
         before = self.context.manifests.current()
         writer = self.writer.since(before.manifest.number if before is not None else 0)
         self.refuse(package.manifest)

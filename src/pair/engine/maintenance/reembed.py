@@ -121,10 +121,7 @@ class Reembedder:
         return self._report(manifest, manifest)
 
     def run(self) -> ReembedReport:
-        """Re-embed the KB.
-
-        Raises E201, E206, E207, E236, E307, E308, ModelError; E202, E203, E208, E210 after all attempts.
-        """
+        """Re-embed the KB. Raises E201, E206, E207, E236, E307, E308, ModelError; E202, E203, E208, E210."""
         before = self.context.manifests.require_for_write().manifest
         name, dimension = self.embedding.name, self.embedding.dimension
         if before.embedder == name:

@@ -192,10 +192,7 @@ class ManifestDiff:
 
 
 def compare(before: Manifest, after: Manifest, cache: ShardCache) -> ManifestDiff:
-    """Compare two manifests of one KB. Raises ShardMissingError, E207.
-
-    Read the id directories of different shards, and the texts of documents with different hashes.
-    """
+    """Compare two manifests of one KB; read the texts of changed documents only. Raises ShardMissingError, E207."""
     old, new = _list_entries(before.shards, after.shards, cache), _list_entries(after.shards, before.shards, cache)
     diff = ManifestDiff(after.kb_id, before.number, after.number, cache)
     identities = np.concatenate([old.identities, new.identities])

@@ -106,9 +106,7 @@ class ManifestStore:
         keeps_versions: bool = False,
         at: str | None = None,
     ) -> None:
-        """Prepare access to the manifests. `keeps_versions`: store a copy of every manifest. `at`: the only version to
-        read.
-        """
+        """Prepare access. `keeps_versions`: store a copy of every manifest. `at`: the only version to read."""
         self._store = store
         self._kb_id = kb_id
         self._key = manifest_key(kb_id)

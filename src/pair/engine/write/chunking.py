@@ -272,9 +272,7 @@ def _is_fitting(text: str, start: int, end: int, size_bytes: int) -> bool:
 
 
 class _Splitter:
-    """A splitter of a text into ranges of at most `size_bytes` of UTF-8. `whole`: ascending ranges that fit and stay
-    whole.
-    """
+    """A splitter of a text into ranges of at most `size_bytes` of UTF-8. `whole`: ascending ranges that stay whole."""
 
     def __init__(self, text: str, size_bytes: int, whole: Sequence[Range] = ()) -> None:
         if size_bytes < _LEAST_SIZE_BYTES:

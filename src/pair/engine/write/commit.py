@@ -52,10 +52,7 @@ class EngineContext:
 
     @contextlib.contextmanager
     def hold_lease(self, *, refusals: int = 0) -> Iterator[HeldLease]:
-        """Wait for the write lease of the KB, and hold it while the block runs. Raises E203, E206.
-
-        `refusals`: number of attempts that are used up.
-        """
+        """Hold the write lease while the block runs. `refusals`: attempts that are used up. Raises E203, E206."""
         with self._queue.hold(
             lease_name(self.kb_id),
             seconds=self.settings.lease_seconds,

@@ -102,10 +102,7 @@ def journal_path(folder: Path, embedder: str, dimension: int) -> Path:
 def open_journal(
     folder: Path, embedder: str, dimension: int, *, on_busy: Callable[[str], None]
 ) -> Iterator[VectorJournal]:
-    """Open the journal of one KB, and delete it if the block succeeds.
-
-    `on_busy`: called with the process that holds the lock of the folder; it must raise.
-    """
+    """Open the journal of one KB; delete it if the block succeeds. `on_busy`: gets the lock holder, and raises."""
     with files.storage_errors(), files.exclusive_lock(folder / "lock", on_wait=on_busy):
         yield VectorJournal(journal_path(folder, embedder, dimension), dimension)
         for name in filter(_FILE_NAME.fullmatch, files.list_folder(folder)):

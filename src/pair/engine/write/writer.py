@@ -65,9 +65,7 @@ class DocumentLocation:
 
 
 class Writer:
-    """The writer of documents: upserts and deletions. `began`: the version that was current when the work began, if
-    known.
-    """
+    """The writer of documents. `began`: the version that was current when the work began, if known."""
 
     def __init__(self, context: EngineContext, preparation: Preparation, *, began: int | None = None) -> None:
         self._context = context
