@@ -9,10 +9,9 @@ import pytest
 
 from pair import errors
 from pair.ai.contract import EntityExtractor, Extraction
-from pair.ai.llm_entities import ModelExtractor
+from pair.ai.llm_entities import ExtractionCounts, ModelExtractor, ModelGrapher
 from pair.ai.openai import OpenAiLanguageModel
 from pair.ai.prompts import ModelSettings
-from pair.engine.write.entity_llm import ExtractionCounts, ModelGrapher
 from pair.kb.open import open_kb
 from pair.text.entity_rules import DocumentText
 from pair.values import Document, GraphRows

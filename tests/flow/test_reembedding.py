@@ -16,7 +16,7 @@ from pair.blobs.local import MemoryStore
 from pair.engine.format.array_file import ArrayFile
 from pair.engine.format.columns import CHUNK_TYPE, DOC_TYPE
 from pair.engine.format.manifest import Manifest, from_bytes, manifest_key
-from pair.engine.write.vector_journal import VectorJournal, hash_text
+from pair.engine.maintenance.reembed import VectorJournal, hash_text
 from pair.kb.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore

@@ -401,9 +401,8 @@ def grapher(settings: Settings) -> "Grapher | None":
         raise errors.settings_invalid(
             "engine.graph", "a model is needed", hints=["Set ai.model, or engine.graph: text"]
         )
-    from pair.ai.llm_entities import ModelExtractor  # noqa: PLC0415
+    from pair.ai.llm_entities import ModelExtractor, ModelGrapher  # noqa: PLC0415
     from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415
-    from pair.engine.write.entity_llm import ModelGrapher  # noqa: PLC0415
 
     return ModelGrapher(ModelExtractor(OpenAiLanguageModel(settings.ai)))
 

@@ -230,7 +230,7 @@ def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
 
 def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
     """Open the KB in a package for reading. Raises E009, E012, E207. A query with another embedder raises E304."""
-    from pair.blobs.zip_store import open_zip_store  # noqa: PLC0415 - loads the engine
+    from pair.blobs.local import open_zip_store  # noqa: PLC0415 - loads the engine
     from pair.engine.format.manifest import from_bytes  # noqa: PLC0415
     from pair.engine.maintenance.merge_package import find_name_in_index  # noqa: PLC0415
 

@@ -1,17 +1,21 @@
 """PDF files, read with pypdfium2: the text of each page, with joined lines and without ligatures.
 
-The extra `ocr` adds text recognition for scanned pages.
+The extra `ocr` adds text recognition for scanned pages, with RapidOCR, whose wheel includes the models.
 """
 
+import contextlib
+import functools
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pypdfium2
 from pypdfium2 import raw
 
-from pair.reading.contract import Reading, UnreadableDocument
+from pair.files import resource
+from pair.reading.contract import OCR_CPU_SECONDS, OCR_MEMORY_BYTES, Reading, UnreadableDocument
 
 _LIGATURES = str.maketrans(
     {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\u00ad": "", "\0": ""}
@@ -27,6 +31,12 @@ _SHORT_LINE = 0.75
 """Share of the long lines of a page. A shorter line that ends a sentence also ends its paragraph."""
 _PASSWORD_ERROR = 4
 _LONGEST_FIELD = 100_000
+_DOTS_PER_INCH = 150
+_MOST_PIXELS = 8_000_000
+"""Maximum number of pixels of a page; A3 has 4 million. A larger page gets a lower resolution."""
+_POINTS_PER_INCH = 72
+_GAP = 0.8
+"""Minimum space above a line that begins a paragraph, as a share of its height."""
 _NO_OCR = "holds no text, and OCR is not built in: scans need an extra: pip install 'pair-kb[ocr]'"
 
 
@@ -59,7 +69,7 @@ def read_pdf(content: bytes) -> Reading:
 def _read_pages(document: Any, unread: list[int]) -> Iterator[str]:
     """Yield the text of each page. Numbers of scanned pages that cannot be read are added to `unread`."""
     document.init_forms()
-    recognise = None
+    has_ocr: bool | None = None
     for number in range(len(document)):
         page = document[number]
         shown = page.get_textpage()
@@ -67,22 +77,17 @@ def _read_pages(document: Any, unread: list[int]) -> Iterator[str]:
         shown.close()
         fields = "\n".join(_list_fields(document, page))
         if not text and not fields and next(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]), None) is not None:
-            recognise = recognise or _find_ocr()
-            if recognise is None:
-                unread.append(number + 1)
+            if has_ocr is None:
+                has_ocr = importlib.util.find_spec("rapidocr") is not None
+                if has_ocr:
+                    importlib.import_module("rapidocr")
+                    _allow_ocr()
+            if has_ocr:
+                text = _recognise(page)
             else:
-                text = recognise(page)
+                unread.append(number + 1)
         yield "\n\n".join(part for part in (text, fields) if part)
         page.close()
-
-
-def _find_ocr() -> Callable[[Any], str] | None:
-    """Return the function that reads a scanned page, and raise the limits for it; None without the extra `ocr`."""
-    if importlib.util.find_spec("rapidocr") is None:
-        return None
-    ocr = importlib.import_module("pair.reading.ocr")
-    ocr.allow_ocr()
-    return cast("Callable[[Any], str]", ocr.recognise)
 
 
 def _list_fields(document: Any, page: Any) -> Iterator[str]:
@@ -128,3 +133,63 @@ def _join_pages(pages: list[str]) -> str:
         text_ends = text.endswith((*_SENTENCE_ENDS, "\f", "\n"))
         text += f"\n\n\f{page}" if text_ends else f"\n\f{page}"
     return text
+
+
+# ── OCR ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _allow_ocr() -> None:
+    """Raise the limits of this process, if any, by the time and memory for OCR."""
+    if resource is None:
+        return
+    for kind, more in ((resource.RLIMIT_CPU, OCR_CPU_SECONDS), (resource.RLIMIT_AS, OCR_MEMORY_BYTES)):
+        soft, hard = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, (soft + more, hard))
+
+
+def _recognise(page: Any) -> str:
+    """Return the text of a PDF page, with a blank line between paragraphs. Raises UnreadableDocument, MemoryError."""
+    from rapidocr.inference_engine.onnxruntime.main import ONNXRuntimeError  # noqa: PLC0415 - needs the extra `ocr`
+
+    width, height = page.get_size()
+    scale = min(_DOTS_PER_INCH / _POINTS_PER_INCH, (_MOST_PIXELS / max(width * height, 1)) ** 0.5)
+    bitmap = page.render(scale=scale, rev_byteorder=True, prefer_bgrx=False)
+    try:
+        found = _open_ocr()(bitmap.to_numpy())
+    except ONNXRuntimeError as fault:
+        if "bad_alloc" in str(fault):
+            raise MemoryError from fault
+        raise UnreadableDocument("is a scan that OCR cannot read") from fault
+    finally:
+        bitmap.close()
+    text, bottom = "", 0.0
+    for box, line in zip(found.boxes if found.boxes is not None else (), found.txts or (), strict=True):
+        top, end = float(min(corner[1] for corner in box)), float(max(corner[1] for corner in box))
+        text += ("\n\n" if top - bottom > _GAP * (end - top) else "\n") + line
+        bottom = end
+    return re.sub(r"[ \t]+", " ", text).strip()
+
+
+@functools.cache
+def _open_ocr() -> Any:
+    import rapidocr  # noqa: PLC0415 - needs the extra `ocr`
+
+    models = Path(rapidocr.__file__).parent / "models"
+    settings = {
+        # Named models are never downloaded.
+        "Det.model_path": str(next(models.glob("*_det_*.onnx"))),
+        "Rec.model_path": str(next(models.glob("*_rec_*.onnx"))),
+        "Global.use_cls": False,
+        # Lines are found in a smaller copy, which takes half of the memory, and read at full resolution.
+        "Det.limit_type": "max",
+        "Det.limit_side_len": 960,
+        # A batch pads short lines, which then lose spaces.
+        "Rec.rec_batch_num": 1,
+        "Global.log_level": "critical",
+        # One thread: there is a child for each core.
+        "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+        "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+    }
+    return rapidocr.RapidOCR(params=settings)

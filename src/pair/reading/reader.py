@@ -109,12 +109,12 @@ _LARGEST_CUT_BYTES = 1_000_000
 """Maximum size of code that is cut. Larger files are generated code, and read as one block."""
 _READERS: dict[Kind, tuple[str, str]] = {
     "pdf": ("pdf", "read_pdf"),
-    "word": ("archives", "read_word"),
-    "slides": ("archives", "read_slides"),
-    "sheet": ("archives", "read_sheets"),
-    "opendocument": ("archives", "read_opendocument"),
-    "epub": ("archives", "read_epub"),
-    "rtf": ("rtf", "read_rtf"),
+    "word": ("office", "read_word"),
+    "slides": ("office", "read_slides"),
+    "sheet": ("office", "read_sheets"),
+    "opendocument": ("office", "read_opendocument"),
+    "epub": ("office", "read_epub"),
+    "rtf": ("office", "read_rtf"),
     "mail": ("mail", "read_mail"),
     "mailbox": ("mail", "read_mailbox"),
 }

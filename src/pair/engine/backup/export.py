@@ -304,23 +304,15 @@ def _spool_snapshot(manifest: Manifest, context: EngineContext, folder: Path, op
     done = itertools.count(1)
     with path.open("xb") as spool:
         for ref in manifest.shards:
-            chunks += _spool_shard(
-                _HeldShard(ref, context),
-                spool,
-                has_vectors=options.vectors,
-                on_line=lambda: options.on_progress(next(done), manifest.documents),
-            )
+            shard = _HeldShard(ref, context)
+            for listed in shard.list_documents():
+                spool.write(json.dumps(listed.id).encode() + b"\n")
+                spool.write(format_document(shard.read_document(listed), has_vectors=options.vectors))
+                options.on_progress(next(done), manifest.documents)
+            chunks += shard.live_chunks
             ends.append(spool.tell())
+            del shard  # It may be evicted now.
     return Snapshot(manifest, chunks, _merge_spool(path, ends))
-
-
-def _spool_shard(shard: "_HeldShard", spool: BinaryIO, *, has_vectors: bool, on_line: Callable[[], None]) -> int:
-    """Write the ids and lines of a shard; return the number of its chunks. Afterwards the shard may be evicted."""
-    for listed in shard.list_documents():
-        spool.write(json.dumps(listed.id).encode() + b"\n")
-        spool.write(format_document(shard.read_document(listed), has_vectors=has_vectors))
-        on_line()
-    return shard.live_chunks
 
 
 def _merge_spool(path: Path, ends: Sequence[int]) -> Iterator[bytes]:

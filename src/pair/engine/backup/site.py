@@ -121,11 +121,13 @@ class _UnitWriter:
 
 def write_site(manifest: Manifest, cache: ShardCache, put: PutFile) -> SiteData:
     """Write the data of a KB. Raises E014 for a shard without keywords, E207, E305."""
-    shards = [_open_shard(ref, cache) for ref in manifest.shards]
+    opened = map(cache.open, manifest.shards)
+    shards = [_Shard(ref, shard.search(0.0), shard) for ref, shard in zip(manifest.shards, opened, strict=True)]
     order = _order_rows(shards)
     keywords = _read_keywords(manifest.kb_id, shards, order)
     has_vectors = manifest.embedder == wordllama.WordLlamaEmbedder.name and bool(order)
-    languages = _list_languages(keywords)
+    numbers = np.unique(keywords.languages).tolist()
+    languages = sorted({LANGUAGES[number] if number < len(LANGUAGES) else "en" for number in numbers})
     terms, texts, words, tokens = (_UnitWriter(kind, put) for kind in ("terms", "texts", "words", "tokens"))
     firsts = _write_terms(keywords, terms)
     words.add(_compress(_encode_words(keywords)))
@@ -141,7 +143,8 @@ def write_site(manifest: Manifest, cache: ShardCache, put: PutFile) -> SiteData:
     if has_vectors:
         index["tokens"], own = _write_tokens(shards, order, languages, tokens)
         sections |= own
-        index["vectors"], sections["vectors"] = _encode_vectors(_read_vectors(shards, order))
+        vectors = np.stack([shards[row.shard].search.vectors[row.row] for row in order])
+        index["vectors"], sections["vectors"] = _encode_vectors(vectors)
     sections = {"index": _compress(json.dumps(index, ensure_ascii=False).encode()), **sections}
     start = b"".join(sections.values())
     ends = [*itertools.accumulate(map(len, sections.values()))]
@@ -159,11 +162,6 @@ def write_site(manifest: Manifest, cache: ShardCache, put: PutFile) -> SiteData:
         "files": {writer.kind: writer.files for writer in (terms, texts, words, tokens)},
     }
     return SiteData(description, documents)
-
-
-def _open_shard(ref: ShardRef, cache: ShardCache) -> _Shard:
-    opened = cache.open(ref)
-    return _Shard(ref, opened.search(0.0), opened)
 
 
 def _order_rows(shards: Sequence[_Shard]) -> list[_Row]:
@@ -192,15 +190,6 @@ def _read_keywords(kb_id: str, shards: Sequence[_Shard], order: Sequence[_Row]) 
         )
     }
     return together.pick(np.array([places[row.shard, row.row] for row in order], np.int64))
-
-
-def _list_languages(keywords: KeywordRows) -> list[str]:
-    numbers = np.unique(keywords.languages).tolist()
-    return sorted({LANGUAGES[number] if number < len(LANGUAGES) else "en" for number in numbers})
-
-
-def _read_vectors(shards: Sequence[_Shard], order: Sequence[_Row]) -> Vectors:
-    return np.stack([shards[row.shard].search.vectors[row.row] for row in order])
 
 
 # ── terms ──────────────────────────────────────────────────────────────────────────────────────────

@@ -247,7 +247,10 @@ class RangeFile:
                 wanted[begin // BLOCK_BYTES : -(-end // BLOCK_BYTES)] = True
         blocks = np.flatnonzero(wanted & ~self._here)
         if not self._is_new:
-            blocks = blocks[[not self._was_written(block) for block in blocks.tolist()]]
+            for block in blocks.tolist():
+                content = os.pread(self._descriptor, BLOCK_BYTES, block * BLOCK_BYTES)
+                self._here[block] |= self._is_right(block, content)
+            blocks = blocks[~self._here[blocks]]
         if not len(blocks):
             return []
         borders = np.flatnonzero(np.diff(blocks) > _GAP_BLOCKS) + 1
@@ -287,11 +290,6 @@ class RangeFile:
         """Fetch the missing blocks of these bytes, one range after another. Raises as `fill` does."""
         for blocks in self.missing(spans):
             self.fill(blocks)
-
-    def _was_written(self, block: int) -> bool:
-        if self._is_right(block, os.pread(self._descriptor, BLOCK_BYTES, block * BLOCK_BYTES)):
-            self._here[block] = True
-        return bool(self._here[block])
 
     def _is_right(self, block: int, content: bytes | memoryview) -> bool:
         return bool(_hash_block(content) == self._hashes[block].tobytes())

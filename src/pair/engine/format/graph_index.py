@@ -57,6 +57,10 @@ def graph_sections(
     is_mere = edges["kind"] == kinds.index(TOGETHER) if TOGETHER in kinds else np.zeros(len(edges), np.bool_)
     edges = edges[np.lexsort((edges["source"], is_mere))]
     related = edges[: np.count_nonzero(~is_mere)]
+
+    subject_hashes = np.array([entity_hash(name) for own in subjects for name in own], np.uint64)
+    docs, starts = np.repeat(np.arange(len(subjects)), list(map(len, subjects))), np.append(first_chunks, rows)
+    by_hash = np.lexsort((docs, subject_hashes))
     return {
         "hashes": hashes[order],
         "name_starts": make_starts([len(name) for name in names]).astype(np.uint64),
@@ -71,17 +75,10 @@ def graph_sections(
         "edge_target_starts": _starts(related["target"], len(used)),
         "kinds": [json.dumps(kinds, ensure_ascii=False).encode(errors="surrogatepass")],
         "names": names,
-        **_subject_sections(subjects, np.append(first_chunks, rows)),
+        # The hashes of all subjects, ascending, and the first row and the end of the document of each.
+        "subject_hashes": subject_hashes[by_hash],
+        "subject_rows": np.stack([starts[docs[by_hash]], starts[docs[by_hash] + 1]], axis=1).astype(np.uint32),
     }
-
-
-def _subject_sections(subjects: Sequence[Sequence[str]], starts: Numbers) -> dict[str, Section]:
-    """Return the hashes of all subjects, ascending, and the first row and the end of the document of each."""
-    hashes = np.array([entity_hash(name) for names in subjects for name in names], np.uint64)
-    docs = np.repeat(np.arange(len(subjects)), [len(names) for names in subjects])
-    order = np.lexsort((docs, hashes))
-    ranges = np.stack([starts[docs[order]], starts[docs[order] + 1]], axis=1)
-    return {"subject_hashes": hashes[order], "subject_rows": ranges.astype(np.uint32)}
 
 
 def _starts(keys: npt.NDArray[Any], count: int) -> npt.NDArray[np.uint32]:

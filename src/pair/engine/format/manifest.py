@@ -437,20 +437,16 @@ def to_bytes(manifest: Manifest) -> bytes:
         dropped=manifest.dropped,
     )
     fields = {name: _encode_json(field) for name, field in msgspec.to_builtins(value).items()}
-    fields["shards"] = b"[%b]" % b",".join(map(_encode_shard, manifest.shards))
+    for shard in manifest.shards:
+        if shard not in _encoded:
+            _encoded[shard] = _encode_json(msgspec.to_builtins(ShardJson.of(shard)))
+    fields["shards"] = b"[%b]" % b",".join(_encoded[shard] for shard in manifest.shards)
     content = b"{%b" % b",".join(b'"%b":%b' % (name.encode(), field) for name, field in fields.items())
     return content + _seal(content)
 
 
 _encoded: weakref.WeakKeyDictionary[ShardRef, bytes] = weakref.WeakKeyDictionary()
 """The JSON of shards that were written. A write into a large KB encodes only the shards that it changed."""
-
-
-def _encode_shard(shard: ShardRef) -> bytes:
-    content = _encoded.get(shard)
-    if content is None:
-        content = _encoded[shard] = _encode_json(msgspec.to_builtins(ShardJson.of(shard)))
-    return content
 
 
 def _encode_json(value: Any) -> bytes:

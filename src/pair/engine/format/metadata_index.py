@@ -102,7 +102,11 @@ class MetadataIndex:
         clock.check_cancelled()
         if isinstance(condition, Condition):
             chosen = np.zeros(self.documents, np.bool_)
-            for begin, end in self._find_rows(condition):
+            ranges = [self._rows_of_key(condition.key)]
+            if condition.alternatives == EXISTS:  # Keys below it count too.
+                first, last = self._find_prefix(f"{condition.key}.".encode())
+                ranges.append(tuple(self.key_starts[np.searchsorted(self.keys, [first, last])].tolist()))
+            for begin, end in ranges:
                 if begin < end:
                     rows = self.values[begin:end]
                     chosen[rows["doc"][self._pass(rows, condition)]] = True
@@ -130,15 +134,6 @@ class MetadataIndex:
             ): count
             for (_, text, number), count in zip(rows[firsts].tolist(), counts.tolist(), strict=True)
         }
-
-    def _find_rows(self, condition: Condition) -> list[tuple[int, int]]:
-        """Return the ranges of rows to check: rows of the key; for a check of existence, also of keys below it."""
-        ranges = [self._rows_of_key(condition.key)]
-        if condition.alternatives == EXISTS:
-            first, last = self._find_prefix(f"{condition.key}.".encode())
-            begin, end = np.searchsorted(self.keys, [first, last])
-            ranges.append((int(self.key_starts[begin]), int(self.key_starts[end])))
-        return ranges
 
     def _rows_of_key(self, key: str) -> tuple[int, int]:
         name = self._find_name(key.encode())

@@ -310,21 +310,17 @@ class Grouping:
         clusters = min(groups * _CLUSTERS_PER_GROUP, _MOST_CLUSTERS, len(sample) // _LEAST_SAMPLE_PER_CLUSTER)
         self._means = _means(sample, max(groups, clusters))
         members = np.bincount(_nearest(self._means, sample, 1)[0][:, 0], minlength=len(self._means))
-        self._group_of_cluster = _pack_clusters(self._means, members, groups)
+        self._group_of_cluster = np.arange(groups)
+        if len(self._means) != groups:  # Put near clusters into groups with about equal numbers of vectors.
+            choices, squared = _nearest(_means(self._means, groups), self._means, _CHOICES)
+            room = np.full(groups, _PACKING_SLACK * members.sum() / groups)
+            self._group_of_cluster = _assign(choices, squared, members, room)
         self._room = np.full(groups, _SLACK * weight / groups)
 
     def assign(self, vectors: Vectors, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the group of each vector: that of its nearest cluster with room."""
         clusters, squared = _nearest(self._means, vectors, _CHOICES)
         return _assign(self._group_of_cluster[clusters], squared, weights, self._room)
-
-
-def _pack_clusters(means: Vectors, members: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
-    """Return the group of each cluster. Groups contain near clusters, and about equal numbers of vectors."""
-    if len(means) == groups:
-        return np.arange(groups)
-    choices, squared = _nearest(_means(means, groups), means, _CHOICES)
-    return _assign(choices, squared, members, np.full(groups, _PACKING_SLACK * members.sum() / groups))
 
 
 def _assign(

@@ -10,7 +10,6 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -98,21 +97,24 @@ class Compactor:
         raise errors.manifest_changed(context.kb_id)
 
     def _carry_out(self, before: StoredManifest, plan: rules.CompactionPlan) -> CompactionReport:
-        commit_id = self.context.new_id()
+        context, commit_id = self.context, self.context.new_id()
         groups = self._group(plan, commit_id)
         tasks = [Merge(number, commit_id, group.run, tuple(group.members)) for number, group in enumerate(groups)]
         refs: dict[int, ShardRef] = {}
         self.on_progress(0, len(tasks))
         with contextlib.ExitStack() as cleanup:
             if self.help_from is not None and len(tasks) > 1:
-                for built in self.help_from.runner.built(iter(tasks)):
-                    cleanup.callback(self.help_from.records.forget, built.record)
-                    refs[built.number] = built.shards[0]
+                for done in self.help_from.runner.built(iter(tasks)):
+                    cleanup.callback(self.help_from.records.forget, done.record)
+                    refs[done.number] = done.shards[0]
                     self.on_progress(len(refs), len(tasks))
             else:
-                with scratch_folder(self.context.cache) as folder:
+                with scratch_folder(context.cache) as folder:
                     for task in tasks:
-                        refs[task.number] = self._build(folder / str(task.number), task)
+                        built = merge_shards(folder / str(task.number), context.kb_id, task, context.cache)
+                        context.manifests.upload([built])
+                        shutil.rmtree(folder / str(task.number))
+                        refs[task.number] = replace(built.ref, created_at=to_timestamp(context.clock.now()))
                         self.on_progress(len(refs), len(tasks))
             collections = before.manifest.collections
             outputs = [Output(refs[task.number], task.members, collections) for task in tasks]
@@ -124,13 +126,6 @@ class Compactor:
             documents=sum(ref.documents for ref in refs.values()),
             manifest_version=published.number,
         )
-
-    def _build(self, folder: Path, task: Merge) -> ShardRef:
-        context = self.context
-        built = merge_shards(folder, context.kb_id, task, context.cache)
-        context.manifests.upload([built])
-        shutil.rmtree(folder)
-        return replace(built.ref, created_at=to_timestamp(context.clock.now()))
 
     def _publish(
         self, before: Manifest, replaced: Sequence[ShardRef], outputs: Sequence[Output], commit_id: str

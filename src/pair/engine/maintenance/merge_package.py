@@ -9,9 +9,8 @@ Invariants
     Of two documents with one id, one is live.
 """
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -166,7 +165,7 @@ class PackageMerger:
         """
         differing: set[str] = set()
         for shard in package.manifest.shards:
-            with _index_errors(package.label):
+            try:
                 ids, search = self._open_files(package, shard)
                 live = live_mask(shard)
                 for listed in ids.after(""):
@@ -175,6 +174,12 @@ class PackageMerger:
                     expected = package.text_of(listed.id) if live[listed.doc] else None
                     if expected is not None and search.text(listed.doc) != expected:
                         differing.add(listed.id)
+            except errors.DataError as fault:
+                if fault.code != errors.STORED_DATA_DAMAGED:
+                    raise
+                # The package is damaged, not the KB.
+                reason = f"{fault.details['key']}: {fault.details['reason']}"
+                raise errors.index_damaged(package.label, reason) from fault
         return frozenset(differing)
 
     def _open_files(self, package: PackageShards, shard: ShardRef) -> tuple[IdFile, SearchFile]:
@@ -240,17 +245,6 @@ class PackageMerger:
 
         installed = writer.commit(change).manifest
         return MergeReport(installed.number, installed.documents)
-
-
-@contextlib.contextmanager
-def _index_errors(label: str) -> Iterator[None]:
-    """Raise E221 instead of E207: the package is damaged, not the KB."""
-    try:
-        yield
-    except errors.DataError as fault:
-        if fault.code != errors.STORED_DATA_DAMAGED:
-            raise
-        raise errors.index_damaged(label, f"{fault.details['key']}: {fault.details['reason']}") from fault
 
 
 def _find_file(package: PackageShards, shard: ShardRef, role: FileRole) -> Path:

@@ -322,7 +322,11 @@ class _Splitter:
                     begin = _next_visible(text, match.end())
             if begin > floor and (begin >= limit or self._is_part_fitting(begin, end, first_end)):
                 return begin
-        return begin if begin > floor else _cut_between_clusters(text, floor, limit)
+        if begin > floor:
+            return begin
+        # Split no letter from its marks, unless the limit is far from the next letter.
+        cuts = range(limit, max(floor, limit - _LONGEST_CLUSTER), -1)
+        return next((cut for cut in cuts if not _is_joined(text, cut)), limit)
 
     def _is_part_fitting(self, begin: int, end: int, first_end: re.Pattern[str]) -> bool:
         """Return whether the part from `begin` to its first end fits into one range."""
@@ -350,14 +354,6 @@ def _reach(text: str, start: int, size_bytes: int) -> int:
 def _next_visible(text: str, start: int) -> int:
     match = _VISIBLE.search(text, start)
     return match.start() if match else len(text)
-
-
-def _cut_between_clusters(text: str, start: int, limit: int) -> int:
-    """Return the last offset up to `limit` that splits no letter from its marks; `limit` if none is near."""
-    for cut in range(limit, max(start, limit - _LONGEST_CLUSTER), -1):
-        if not _is_joined(text, cut):
-            return cut
-    return limit
 
 
 def _is_joined(text: str, cut: int) -> bool:

@@ -1,6 +1,6 @@
-"""Documents in zip archives of XML: Word, PowerPoint, workbooks, OpenDocument and EPUB, opened with limits.
+"""Office documents: Word, PowerPoint, workbooks, OpenDocument, EPUB and RTF. All but RTF are zip archives of XML.
 
-Linked parts are not fetched, macros are not read, and archives inside the archive are not unpacked.
+Linked parts are not fetched, macros are not read, and archives inside an archive are not unpacked.
 """
 
 import contextlib
@@ -8,6 +8,7 @@ import datetime
 import io
 import itertools
 import posixpath
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -358,3 +359,35 @@ def _list_chapters(package: Element, folder: str) -> Iterator[str]:
         item = items.get(reference.get("idref"))
         if item is not None and item.get("media-type") in _PAGES and "nav" not in item.get("properties", "").split():
             yield posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
+
+
+# ── RTF ─────────────────────────────────────────────────────────────────────────────────────────────
+
+_CELL_END = re.compile(r"\s*\n\|")
+_RTF_TITLE = re.compile(rb"\{\\title\s+([^{}]{1,1000})\}")
+
+
+def read_rtf(content: bytes) -> Reading:
+    """Read an .rtf file. Raises UnreadableDocument."""
+    import striprtf.striprtf  # noqa: PLC0415 - needs the extra `documents`
+
+    rtf_to_text: Any = striprtf.striprtf.rtf_to_text
+    if not content.lstrip().startswith(b"{\\rtf"):
+        raise UnreadableDocument("is damaged, or not a .rtf file")
+    title = _RTF_TITLE.search(content)
+    try:
+        text = rtf_to_text(content.decode("latin-1"), errors="replace")
+        # The title uses the character codes of the whole document.
+        head = content[:1000].partition(b"{")[2].partition(b"{")[0]
+        named = rtf_to_text(f"{{{head.decode('latin-1')}{{}}{title[1].decode('latin-1')}}}") if title else ""
+    except (LookupError, ValueError) as fault:
+        raise UnreadableDocument("is damaged, or cannot be read as .rtf") from fault
+    blocks: list[str] = []
+    # A cell ends with "|", and may hold paragraphs.
+    for is_row, lines in itertools.groupby(_CELL_END.sub("|", text).splitlines(), key=lambda line: line.endswith("|")):
+        if is_row:
+            header, *rows = [line[:-1].split("|") for line in lines]
+            blocks.append(format_table(header, rows))
+        else:
+            blocks += [" ".join(line.split()) for line in lines]
+    return Reading("\n\n".join(filter(None, blocks)), " ".join(named.split()))
