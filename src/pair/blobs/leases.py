@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -159,7 +159,7 @@ class _State(msgspec.Struct, frozen=True):
 
     def to_json(self) -> bytes:
         value = msgspec.structs.asdict(self)
-        return json.dumps({**value, "check": _checksum(value)}).encode()
+        return json.dumps({**value, "check": zlib.crc32(json.dumps(value).encode())}).encode()
 
     @staticmethod
     def from_json(data: bytes) -> "_State | None":
@@ -170,11 +170,7 @@ class _State(msgspec.Struct, frozen=True):
             state = convert_json(value, _State)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        return state if check == _checksum(value) else None
-
-
-def _checksum(value: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(value).encode())
+        return state if check == zlib.crc32(json.dumps(value).encode()) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -504,7 +504,7 @@ class ZipStore:
                 with self._archive.open(entry) as stream:
                     files.write_new_file(path, iter(lambda: stream.read(files.CHUNK_BYTES), b""))
             except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-                raise self._damage_error(entry) from fault
+                raise errors.archive_refused(self._path.name, f"damaged entry: {entry.filename!r}") from fault
         return True
 
     def _refuse_write(self, *_: object) -> NoReturn:
@@ -531,10 +531,7 @@ class ZipStore:
                 stream.seek(start)
                 return stream.read(length)
         except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-            raise self._damage_error(entry) from fault
-
-    def _damage_error(self, entry: zipfile.ZipInfo) -> errors.DownloadError:
-        return errors.archive_refused(self._path.name, f"damaged entry: {entry.filename!r}")
+            raise errors.archive_refused(self._path.name, f"damaged entry: {entry.filename!r}") from fault
 
 
 def open_zip_store(path: Path, name_of: Callable[[str], str | None]) -> ZipStore:

@@ -8,7 +8,7 @@ import datetime
 import posixpath
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from pair.reading.contract import UnreadableDocument
@@ -57,8 +57,9 @@ def read_bundle(paths: Iterable[str], read: Callable[[str], bytes]) -> Bundle:
         elif not isinstance(kind, str) or not kind.strip():
             bundle.faults.append(f"{path}: its front matter has no type")
         else:
-            title = reading.title or posixpath.splitext(name)[0]
-            bundle.concepts.append(Concept(path, kind.strip(), title, _join(reading.metadata.get("description"))))
+            title, description = reading.title or posixpath.splitext(name)[0], reading.metadata.get("description")
+            description = " ".join(description.split()) if isinstance(description, str) else ""
+            bundle.concepts.append(Concept(path, kind.strip(), title, description))
     return bundle
 
 
@@ -91,10 +92,6 @@ def format_index(concepts: Iterable[Concept]) -> str:
         ]
         sections.append("\n".join([f"# {_escape(kind)}", "", *lines]))
     return "\n\n".join(sections) + "\n"
-
-
-def _join(value: Any) -> str:
-    return " ".join(value.split()) if isinstance(value, str) else ""
 
 
 def _escape(text: str) -> str:

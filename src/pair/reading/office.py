@@ -204,7 +204,7 @@ _MOST_SHEET_BYTES = 256_000_000
 """Maximum unpacked size. It is higher than for other documents, because the parser keeps values, not XML."""
 
 
-def read_sheets(content: bytes) -> Reading:
+def read_sheet(content: bytes) -> Reading:
     """Read a workbook: .xlsx, .xlsm, .xlsb, .xls or .ods. Raises UnreadableDocument, MemoryError."""
     import python_calamine  # noqa: PLC0415 - needs the extra `documents`
 

@@ -93,6 +93,7 @@ _CODE_SUFFIXES = frozenset(_CODE_SUFFIXES_LIST.split())
 _CODE_NAMES = frozenset({"dockerfile", "makefile", "gnumakefile", "justfile", "rakefile", "jenkinsfile", "vagrantfile"})
 _CODE_TYPES_LIST = "ecmascript javascript json sql toml x-httpd-php x-javascript x-ndjson x-python x-sh x-yaml yaml"
 _CODE_TYPES = frozenset(_CODE_TYPES_LIST.split())
+_CODE_TEXT_TYPES = frozenset({"css", "x-python", "yaml"})
 _TEXT_TYPES = frozenset({"application/xml", "application/markdown"})
 _TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
 _GRAMMARS = (
@@ -107,18 +108,13 @@ _GRAMMARS = (
 """The grammars that cut code at its symbols, by suffix: module and function."""
 _LARGEST_CUT_BYTES = 1_000_000
 """Maximum size of code that is cut. Larger files are generated code, and read as one block."""
-_READERS: dict[Kind, tuple[str, str]] = {
-    "pdf": ("pdf", "read_pdf"),
-    "word": ("office", "read_word"),
-    "slides": ("office", "read_slides"),
-    "sheet": ("office", "read_sheets"),
-    "opendocument": ("office", "read_opendocument"),
-    "epub": ("office", "read_epub"),
-    "rtf": ("office", "read_rtf"),
-    "mail": ("mail", "read_mail"),
-    "mailbox": ("mail", "read_mailbox"),
+_MODULES: dict[Kind, str] = {
+    **dict.fromkeys(("word", "slides", "sheet", "opendocument", "epub", "rtf"), "office"),
+    "pdf": "pdf",
+    "mail": "mail",
+    "mailbox": "mail",
 }
-"""The module and function of each kind, imported with its first document. Some need the extra `documents`."""
+"""The module with the reader of each kind, imported with its first document. Some need the extra `documents`."""
 _LOOKS_LIKE_HTML = re.compile(rb"<(!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE)
 _HEAD_BYTES = 4096
 _LONGEST_OUTPUT = 2_000
@@ -144,7 +140,8 @@ def _find_declared(name: str, content_type: str) -> Kind | None:
     by_name: Kind | None = _SUFFIXES.get(suffix)
     if suffix in _CODE_SUFFIXES or os.path.basename(name).lower() in _CODE_NAMES:  # noqa: PTH119
         by_name = "source" if suffix in _GRAMMARS and can_cut_code() else "code"
-    if is_code_type(content_type):
+    main, _, subtype = content_type.partition("/")
+    if subtype in {"application": _CODE_TYPES, "text": _CODE_TEXT_TYPES}.get(main, ()):
         return by_name if by_name in {"notebook", "source"} else "code"
     if content_type.startswith("text/") or content_type in _TEXT_TYPES or content_type.endswith(_TEXT_SUFFIXES):
         # A server that declares plain text wants a page to be shown with its tags.
@@ -164,25 +161,14 @@ def _find_by_content(content: bytes, declared: Kind | None) -> Kind | None:
         if declared is not None and any(mark in content for mark in _MARKS.get(declared, ())):
             return declared  # It may contain documents of other kinds.
         return next((kind for kind, marks in _MARKS.items() if any(mark in content for mark in marks)), None)
-    return "html" if looks_like_html(content) else None
+    head = content[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
+    return "html" if head.startswith(b"<") and _LOOKS_LIKE_HTML.search(head) else None
 
 
 @functools.cache
 def can_cut_code() -> bool:
     """Return whether the extra `code` is installed."""
     return importlib.util.find_spec("tree_sitter") is not None
-
-
-def is_code_type(content_type: str) -> bool:
-    """Return whether this is the content type of code or data."""
-    main, _, name = content_type.partition("/")
-    return (main == "application" and name in _CODE_TYPES) or (main == "text" and name in {"css", "x-python", "yaml"})
-
-
-def looks_like_html(content: bytes) -> bool:
-    """Return whether a document begins like a page."""
-    head = content[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
-    return head.startswith(b"<") and _LOOKS_LIKE_HTML.search(head) is not None
 
 
 def read(content: bytes, name: str, content_type: str = "", charset: str | None = None) -> Reading:
@@ -207,9 +193,9 @@ def convert(content: bytes, kind: Kind, name: str = "", charset: str | None = No
         from pair.reading.source_code import read_code  # noqa: PLC0415 - needs the extra `code`
 
         return _clean(read_code(content, name, _GRAMMARS[os.path.splitext(name.lower())[1]], charset))  # noqa: PTH122
-    if kind in _READERS:
-        module, function = _READERS[kind]
-        return _clean(getattr(importlib.import_module(f"pair.reading.{module}"), function)(content))
+    if kind in _MODULES:
+        module = importlib.import_module(f"pair.reading.{_MODULES[kind]}")
+        return _clean(getattr(module, f"read_{kind}")(content))
     from pair.reading.html import read_page  # noqa: PLC0415 - loads the parser
 
     page = split_front_matter(decode(content, charset=charset, is_markup=True))

@@ -237,10 +237,6 @@ class SyncPaths:
         }
         return named if self.is_named_only else {"": self.sources_dir, **named}
 
-    def describe_collections(self) -> str:
-        """Return a hash that changes when a collection changes."""
-        return "".join(f"\n{entry.name} {entry.collection} {entry.fault}" for entry in self.collections)
-
 
 @dataclass(frozen=True)
 class Discovered:

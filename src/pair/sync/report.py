@@ -291,16 +291,12 @@ class SyncStatus:
     def add(self, other: "SyncStatus") -> "SyncStatus":
         """Return the status of two knowledge bases together."""
         checks = [check for check in (self.next_check_at, other.next_check_at) if check]
+        names = ("files", "urls", "pending", "failing", "skipped", "items")
         return SyncStatus(
-            self.files + other.files,
-            self.urls + other.urls,
-            self.pending + other.pending,
-            self.failing + other.failing,
-            self.skipped + other.skipped,
-            dict(Counter(self.fetch_statuses) + Counter(other.fetch_statuses)),
-            min(checks, key=parse_time, default=None),
-            self.items + other.items,
-            self.collections | other.collections,
+            **{name: getattr(self, name) + getattr(other, name) for name in names},
+            fetch_statuses=dict(Counter(self.fetch_statuses) + Counter(other.fetch_statuses)),
+            next_check_at=min(checks, key=parse_time, default=None),
+            collections=self.collections | other.collections,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -98,7 +98,8 @@ class SyncRun:
             # With other conditions, every source is checked again.
             interval_seconds = self._settings.url_refresh_min_interval_seconds
             conditions = f"{self._settings.max_source_bytes} {self._readers} {READER_VERSION} {interval_seconds}"
-            fingerprint = sources.fingerprint(conditions + self._paths.describe_collections())
+            named = (f"\n{entry.name} {entry.collection} {entry.fault}" for entry in self._paths.collections)
+            fingerprint = sources.fingerprint(conditions + "".join(named))
             self._refreshed = choose_refreshed(sources, self._paths, refresh)
             head = self._read_settled_head(sources, fingerprint)
             if head is not None:

@@ -55,7 +55,7 @@ def open_database(path: Path, tables: Mapping[str, str]) -> "duckdb.DuckDBPyConn
     except duckdb.Error as fault:
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from fault
-        raise ValueError(_first_line(fault)) from fault
+        raise ValueError(str(fault).partition("\n")[0]) from fault
     return connection
 
 
@@ -88,11 +88,8 @@ def query_errors(key: str) -> Iterator[None]:
     except (duckdb.InterruptException, duckdb.ParserException, duckdb.BinderException):
         raise  # The query is wrong, not the file.
     except duckdb.Error as fault:
-        raise errors.stored_data_damaged(key, f"it cannot be read: {_first_line(fault)}") from fault
-
-
-def _first_line(fault: Exception) -> str:
-    return str(fault).partition("\n")[0]
+        reason = str(fault).partition("\n")[0]
+        raise errors.stored_data_damaged(key, f"it cannot be read: {reason}") from fault
 
 
 def open_memory() -> "duckdb.DuckDBPyConnection":

@@ -233,7 +233,7 @@ class Build:
             runner.expect_work()  # In an existing KB, all documents may be stored already.
         for part in runner.built(self._plan_parts(documents, load, runner.workers)):
             self._take(part)
-            self._report_progress(runner.workers)
+            self.on_progress(BuildProgress(self._read, self._done, runner.workers))
         built = [self._built[number] for number in sorted(self._built)]
         if not built:
             published = self.context.manifests.current()
@@ -271,7 +271,7 @@ class Build:
                     yield BuildPart(number, key, replace(batch, documents=changed), own)
                 else:
                     self._take(Built(number, *earlier))
-            self._report_progress(workers)
+            self.on_progress(BuildProgress(self._read, self._done, workers))
 
     def _select(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
         """Return the documents to store: changed documents, and documents with an id that this load already stores."""
@@ -287,9 +287,6 @@ class Build:
     def _take(self, part: Built) -> None:
         self._built[part.number] = part
         self._done += self._sizes.pop(part.number)
-
-    def _report_progress(self, workers: int) -> None:
-        self.on_progress(BuildProgress(self._read, self._done, workers))
 
     def _publish(self, built: Sequence[Built], removed: Sequence[str]) -> WriteReport:
         cache, commit_id = self.context.cache, self.context.new_id()
