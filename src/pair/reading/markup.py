@@ -137,12 +137,12 @@ class _MarkdownWriter:
             lead, self._lead = self._lead, ""
             self._emit([lead.rstrip()])
 
-    def _emit(self, lines: list[str], *, is_tight: bool = False) -> None:
+    def _emit(self, lines: list[str]) -> None:
         """Write a block. A blank line comes before it, except inside a tight list."""
         is_item = any(first != rest for first, rest in self._prefixes)
         above, self._begins_quote = self._prefixes[:-1] if self._begins_quote else self._prefixes, False
         rest = "".join(prefix for _, prefix in above)
-        if self.lines and not is_tight and not (is_item and self._is_after_item):
+        if self.lines and not (is_item and self._is_after_item):
             self.lines.append(rest.rstrip())
         for line in lines:
             first = "".join(prefix for prefix, _ in self._prefixes)

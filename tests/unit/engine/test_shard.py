@@ -176,10 +176,8 @@ def write_search(path: Path, codes: npt.NDArray[np.uint8] | None) -> Vectors:
 
 def test_codes_of_the_wrong_kind_are_refused_when_their_file_is_opened(tmp_path: Path) -> None:
     vectors = write_search(tmp_path / "sound.search", None)
-    nearest = SearchFile(ArrayFile.open(tmp_path / "sound.search"), "a/b").index.nearest(
-        vectors[3], 1, allowed=None, exact=False
-    )
-    assert 3 in nearest[1]
+    index = SearchFile(ArrayFile.open(tmp_path / "sound.search"), "a/b").index
+    assert 3 in index.estimate(vectors[3], 1, allowed=None, exact=False, within=None).rows
     flat = faiss.IndexFlatL2(vectors.shape[1])
     flat.add(vectors)
     write_search(tmp_path / "hostile.search", faiss.serialize_index(flat))

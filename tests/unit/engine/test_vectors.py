@@ -21,6 +21,7 @@ from pair.engine.format.vectors import (
     encode,
     find_centroids,
     quantize,
+    rank_nearest,
 )
 
 DIMENSION = 32
@@ -40,6 +41,21 @@ def index_of(vectors: Vectors) -> VectorIndex:
     return VectorIndex(vectors, compute_squares(vectors), encode(vectors))
 
 
+def find_nearest(
+    index: VectorIndex,
+    query: Vectors,
+    limit: int,
+    *,
+    allowed: Selection | None,
+    exact: bool,
+    within: float | None = None,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return the nearest rows of one index, with their distances."""
+    found = index.estimate(query, limit, allowed=allowed, exact=exact, within=within)
+    _, rows, distances = rank_nearest([found], query, limit, within)
+    return distances, rows
+
+
 @pytest.fixture(scope="module")
 def many() -> tuple[Vectors, VectorIndex]:
     vectors = clustered(6000)
@@ -56,7 +72,7 @@ def nearest_by_hand(vectors: Vectors, query: Vectors, limit: int, allowed: Selec
 def found_exactly(
     index: VectorIndex, query: Vectors, limit: int, allowed: Selection | None = None
 ) -> list[tuple[float, int]]:
-    distances, rows = index.nearest(query, limit, allowed=allowed, exact=True)
+    distances, rows = find_nearest(index, query, limit, allowed=allowed, exact=True)
     ranked = sorted(zip(distances.tolist(), rows.tolist(), strict=True))
     return [each for each in ranked if each[0] <= ranked[min(limit, len(ranked)) - 1][0]] if ranked else []
 
@@ -99,7 +115,7 @@ def recall(vectors: Vectors, index: VectorIndex, allowed: Selection | None) -> f
     shares = []
     for query in clustered(100, seed=7):
         expected = {row for _, row in nearest_by_hand_fast(vectors, query, 10, allowed)}
-        distances, rows = index.nearest(query, 10, allowed=allowed, exact=False)
+        distances, rows = find_nearest(index, query, 10, allowed=allowed, exact=False)
         best = rows[np.argsort(distances, kind="stable")[:10]]
         assert allowed is None or allowed[rows].all()
         shares.append(len(expected & set(best.tolist())) / len(expected))
@@ -124,8 +140,8 @@ def test_a_bound_on_the_distance_hides_nothing_that_is_within_it(many: tuple[Vec
     own, elsewhere = clustered(100, seed=7), clustered(100, clusters=400, seed=9)
     for query in (*own, *elsewhere):
         expected = nearest_by_hand_fast(vectors, query, 10, None)
-        unbounded = set(index.nearest(query, 10, allowed=None, exact=False)[1].tolist())
-        _, rows = index.nearest(query, 10, allowed=None, exact=False, within=expected[-1][0])
+        unbounded = set(find_nearest(index, query, 10, allowed=None, exact=False)[1].tolist())
+        _, rows = find_nearest(index, query, 10, allowed=None, exact=False, within=expected[-1][0])
         assert {row for _, row in expected} & unbounded <= set(rows.tolist())
 
 
@@ -143,7 +159,7 @@ def test_a_selection_of_few_rows_is_searched_exactly(many: tuple[Vectors, Vector
     allowed = np.zeros(len(vectors), np.bool_)
     allowed[np.random.default_rng(9).choice(len(vectors), count, replace=False)] = True
     for query in clustered(5, seed=10):
-        distances, rows = index.nearest(query, 10, allowed=allowed, exact=False)
+        distances, rows = find_nearest(index, query, 10, allowed=allowed, exact=False)
         ranked = sorted(zip(distances.tolist(), rows.tolist(), strict=True))[:10]
         assert ranked == nearest_by_hand_fast(vectors, query, 10, allowed)
 
@@ -158,16 +174,16 @@ def test_a_selection_holds_for_exact_searches_too() -> None:
 @pytest.mark.parametrize("limit", [0, -1])
 def test_nothing_wanted_is_nothing_found(limit: int) -> None:
     vectors = clustered(10)
-    _, rows = index_of(vectors).nearest(vectors[0], limit, allowed=None, exact=True)
+    _, rows = find_nearest(index_of(vectors), vectors[0], limit, allowed=None, exact=True)
     assert rows.tolist() == []
 
 
 def test_nothing_is_found_where_nothing_is_or_may_be() -> None:
     empty = np.empty((0, DIMENSION), np.float32)
     query = clustered(1)[0]
-    assert index_of(empty).nearest(query, 5, allowed=None, exact=False)[1].tolist() == []
+    assert find_nearest(index_of(empty), query, 5, allowed=None, exact=False)[1].tolist() == []
     vectors = clustered(10)
-    assert index_of(vectors).nearest(query, 5, allowed=np.zeros(10, np.bool_), exact=True)[1].tolist() == []
+    assert find_nearest(index_of(vectors), query, 5, allowed=np.zeros(10, np.bool_), exact=True)[1].tolist() == []
 
 
 def test_a_small_shard_has_no_index() -> None:
@@ -311,7 +327,7 @@ def test_any_centroids_and_codes_are_searched_without_leaving_the_rows(coded: tu
         changed[-4000:] = dice.integers(256, size=4000)
         index = VectorIndex(vectors, compute_squares(vectors), Codes(changed, codes.error))
         for within in (None, 0.5, 1e9):
-            _, rows = index.nearest(vectors[0], 10, allowed=None, exact=False, within=within)
+            _, rows = find_nearest(index, vectors[0], 10, allowed=None, exact=False, within=within)
             assert ((rows >= 0) & (rows < len(vectors))).all()
 
 

@@ -171,9 +171,6 @@ class KeywordIndex:
         numbers.update(self._form_terms[forms.start : forms.stop].tolist())
         return {self.vocabulary[number] for number in numbers}
 
-    def frequency(self, number: int) -> int:
-        return int(self._starts[number + 1]) - int(self._starts[number])
-
     def postings(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the rows of a term, ascending, and its frequency in each."""
         begin, end = self._starts[number], self._starts[number + 1]

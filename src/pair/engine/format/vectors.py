@@ -157,21 +157,10 @@ class VectorIndex:
             self._index: Any = faiss.read_index(self._reader)
             self._error = float(codes.error[0])
 
-    def nearest(
-        self, query: Vectors, limit: int, *, allowed: Selection | None, exact: bool, within: float | None = None
-    ) -> tuple[Distances, RowNumbers]:
-        """Return the `limit` nearest rows, and more if several are equally near, with their distances.
-
-        `within`: rows beyond this distance may be omitted.
-        """
-        found = self.estimate(query, limit, allowed=allowed, exact=exact, within=within)
-        _, rows, distances = rank_nearest([found], query, limit, within)
-        return distances, rows
-
     def estimate(
         self, query: Vectors, limit: int, *, allowed: Selection | None, exact: bool, within: float | None
     ) -> "Estimates":
-        """Return rows that may be among the `limit` nearest, for `rank_nearest`. Arguments as for `nearest`."""
+        """Return rows that may be among the `limit` nearest, for `rank_nearest`, which omits rows not `within`."""
         count = len(self._vectors) if allowed is None else int(np.count_nonzero(allowed))
         if count == 0 or limit <= 0:
             return Estimates(self, np.empty(0, np.int64), None)
