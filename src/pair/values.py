@@ -26,6 +26,11 @@ DEFAULT_MODE: SearchMode = "hybrid"
 
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 _CITED_HASH_CHARACTERS = 12
+_PART_OF_KEY = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f\ud800-\udfff]+"
+_KEY = re.compile(f"{_PART_OF_KEY}(?:/{_PART_OF_KEY})*")
+"""The pattern of the key of a blob. It has no backslash, which SeaweedFS treats as a slash."""
+_MAX_KEY_BYTES = 1000
+"""Maximum length of a key in bytes. S3 allows 1,024 bytes, including the prefix of the store."""
 _KB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _USER_OF_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _SECRET_OF_URL = re.compile(
@@ -42,6 +47,22 @@ def hash_text(text: str) -> str:
 def redact_url(url: str) -> str:
     """Return a URL, or a text with URLs, without user names, passwords and tokens."""
     return _SECRET_OF_URL.sub(r"\1…", _USER_OF_URL.sub(r"\1", url))
+
+
+def check_key(key: str) -> str:
+    """Return the key of a blob. Raises ValueError for a key that some store cannot hold."""
+    if reason := find_key_fault(key):
+        raise ValueError(f"{reason}: {key!r}")
+    return key
+
+
+def find_key_fault(key: str) -> str:
+    """Return why some store cannot hold a key; "" if all can."""
+    if not _KEY.fullmatch(key):
+        return "a key must not have empty parts, `.`, `..`, control characters, backslashes or surrogates"
+    if len(key.encode()) > _MAX_KEY_BYTES:
+        return f"a key has at most {_MAX_KEY_BYTES} bytes in UTF-8"
+    return ""
 
 
 SourceType = Literal["url", "local", "monorepo", "github-release", "git"]
@@ -302,6 +323,10 @@ class Hits:
     """The weight of each query word in this KB: rare words weigh more. Empty in modes without keywords."""
     near_misses: int = 0
     """Passages that were found but are not returned, because none of them seems relevant."""
+
+    @property
+    def texts(self) -> list[str]:
+        return [hit.text for hit in self.passages]
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.passages)

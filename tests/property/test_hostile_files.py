@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from pair import errors
 from pair.auth.keys import KeyFile
-from pair.blobs.contract import check_key
 from pair.blobs.leases import BlobLeases, FileLeases
 from pair.blobs.local import MemoryStore
 from pair.engine.format import manifest as engine_manifest
@@ -29,6 +28,7 @@ from pair.packages.install import InstallRequest
 from pair.packages.rules import RECORD_NAME
 from pair.settings import Settings
 from pair.testing.clock import NOON, ManualClock
+from pair.values import check_key
 from support.damage import bounded, damaged_json, refusal, tried
 from support.engine_parts import Ground, numbered
 from support.sync_parts import Page, Project

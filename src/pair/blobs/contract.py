@@ -9,21 +9,15 @@ Invariants
 
 import contextlib
 import datetime
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, Protocol, runtime_checkable
 
 from pair import errors
+from pair.values import find_key_fault
 
 Version = NewType("Version", str)
-
-_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f\ud800-\udfff]+"
-KEY = re.compile(f"{_PART}(?:/{_PART})*")
-"""The pattern of a key. It has no backslash, which SeaweedFS treats as a slash."""
-MAX_KEY_BYTES = 1000
-"""Maximum length of a key in bytes. S3 allows 1,024 bytes, including the prefix of the store."""
 
 
 class VersionMismatchError(Exception):
@@ -139,25 +133,10 @@ class Leases(Protocol):
 # ── checks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_key(key: str) -> str:
-    """Return the key. Raises ValueError for a key that some store cannot hold."""
-    if reason := _find_key_fault(key):
-        raise ValueError(f"{reason}: {key!r}")
-    return key
-
-
 def find_folder(prefix: str) -> tuple[str, ...] | None:
     """Return the folder that contains all keys with this prefix; None if no key can have this prefix."""
     parts = tuple(prefix.split("/")[:-1])
-    return None if parts and _find_key_fault("/".join(parts)) else parts
-
-
-def _find_key_fault(key: str) -> str:
-    if not KEY.fullmatch(key):
-        return "a key must not have empty parts, `.`, `..`, control characters, backslashes or surrogates"
-    if len(key.encode()) > MAX_KEY_BYTES:
-        return f"a key has at most {MAX_KEY_BYTES} bytes in UTF-8"
-    return ""
+    return None if parts and find_key_fault("/".join(parts)) else parts
 
 
 def refuse_without_compare_and_swap(store: BlobStore, key_prefix: str, token: str) -> None:

@@ -29,8 +29,9 @@ from typing import NoReturn
 from urllib.parse import unquote
 
 from pair import errors, files
-from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError, check_key, find_folder
+from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError, find_folder
 from pair.clock import Clock
+from pair.values import check_key
 
 _OWN_FOLDER = ".pair-store"
 _STRIPES = 64

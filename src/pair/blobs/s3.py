@@ -21,7 +21,8 @@ import obstore.store
 from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
 
 from pair import errors, files
-from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError, check_key, find_folder
+from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError, find_folder
+from pair.values import check_key
 
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4

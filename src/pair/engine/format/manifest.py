@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.contract import check_key
 from pair.engine.format.array_file import Count, ShardFile, decode_json
+from pair.values import check_key
 
 SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
