@@ -74,7 +74,8 @@ class Sources(SyncService):
 
     def read_texts(self) -> SyncedDocuments:
         return SyncedDocuments(
-            self._project.places, FileTextReader(self._project.places.sources_dir, 1_000_000, ReaderProcesses())
+            self._project.places,
+            lambda: FileTextReader(self._project.places.sources_dir, 1_000_000, ReaderProcesses()),
         )
 
     current_texts = read_texts

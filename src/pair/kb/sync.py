@@ -127,13 +127,14 @@ class SyncService:
 
     def read_texts(self) -> SyncedDocuments:
         """Return the synced documents as last saved. Raises E102."""
-        return SyncedDocuments(self.places, self.reader)
+        return SyncedDocuments(self.places, lambda: self.reader)
 
     def current_texts(self) -> SyncedDocuments:
         """Return the synced documents; read them again only if they were saved since. Raises E102."""
-        known, signature = self._known, read_signature(self.places.cache)  # Read first, to notice a later save.
+        known, places = self._known, self.places
+        signature = read_signature(places.cache)  # Read first, to notice a later save.
         if known is None or known[0] != signature:
-            known = self._known = signature, self.read_texts()
+            known = self._known = signature, SyncedDocuments(places, lambda: self.reader)
         return known[1]
 
     def plan(self, *, refresh: str | None = None) -> SyncPlan:

@@ -4,7 +4,7 @@ import codecs
 import hashlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -148,8 +148,9 @@ class PageCache:
 class SyncedDocuments:
     """The synced sources as documents, as last saved. Raises E102 for a state that cannot be read."""
 
-    def __init__(self, paths: SyncPaths, reader: FileTextReader) -> None:
-        self._reader = reader
+    def __init__(self, paths: SyncPaths, make_reader: Callable[[], FileTextReader]) -> None:
+        """Read the state. `make_reader`: called with the first file, because the state alone answers most calls."""
+        self._make_reader = make_reader
         self._copies = PageCache(paths.page_copies)
         self._state = read_state(paths.cache)
 
@@ -205,7 +206,7 @@ class SyncedDocuments:
         if record is not None:
             return self._copies.read_page(record)
         try:
-            return self._reader.read_any_size(source_id, self._find_collection(source_id))
+            return self._make_reader().read_any_size(source_id, self._find_collection(source_id))
         except (OSError, LookupError, UnreadableDocument):
             return None
 
