@@ -3,9 +3,9 @@
 import re
 from collections.abc import Sequence
 
-from pair.librarians.questions import SCAFFOLD
+from pair.librarians.questions import SCAFFOLD_WORDS
 from pair.text.languages import STOP_WORDS
-from pair.text.tokenizer import analyse, fold, parse_query, terms
+from pair.text.tokenizer import analyse, fold, parse_query, stem_words, terms
 
 _PHATIC_WORDS = """
 hi hello hey hallo howdy bonjour hola ciao greetings welcome yo good nice great cool wow morning day afternoon evening
@@ -80,5 +80,5 @@ def _find_telling(query: str) -> list[str]:
         piece
         for piece in pieces
         if fold(piece) not in STOP_WORDS["en"]
-        and any(term in asked and term not in SCAFFOLD for term in analyse(piece).terms)
+        and any(term in asked and term not in stem_words(SCAFFOLD_WORDS) for term in analyse(piece).terms)
     ]

@@ -8,12 +8,12 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pair.text.evidence import QuotableBlock
 from pair.text.languages import COMPOUNDING, LINKS, STOP_WORDS
-from pair.text.tokenizer import analyse_all, stem, terms
+from pair.text.tokenizer import analyse_all, stem, stem_words, terms
 
 # ── kinds ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -25,24 +25,35 @@ _ABOUT_COMMANDS = "command|option|flag|switch|statement|tool|program|utility|key
 _VERBS = "is|are|was|were|do|does|did|can|could|may|must|should|shall|has|have|had|will|would"
 
 
-def _compile(patterns: Iterable[str], flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
-    """Compile a pattern that matches wherever any of these patterns matches."""
-    return re.compile("|".join(patterns), flags)
+class _AnyOf(NamedTuple):
+    """Patterns of which one must match."""
+
+    patterns: Sequence[str]
+    flags: re.RegexFlag = re.IGNORECASE
+
+    def compile(self) -> re.Pattern[str]:
+        return _compile("|".join(self.patterns), self.flags)
 
 
-_ASKS: Mapping[str, re.Pattern[str]] = {
-    "comparison": _compile(
+@functools.cache
+def _compile(pattern: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
+    """Compile a pattern with the first question that needs it; all of them would take as long as a search."""
+    return re.compile(pattern, flags)
+
+
+_ASKS: Mapping[str, _AnyOf] = {
+    "comparison": _AnyOf(
         [r"\b(?:differences?|differs?|distinguish\w*|versus|vs|compared?)\b", r"\b(?:unterschied\w*|diff[ée]ren\w+)\b"]
     ),
-    "why": _compile([r"\bwhy\b", r"\bwhat (?:is|are) the reasons?\b", r"\b(?:warum|weshalb|pourquoi|por qu[eé])\b"]),
-    "date": _compile(
+    "why": _AnyOf([r"\bwhy\b", r"\bwhat (?:is|are) the reasons?\b", r"\b(?:warum|weshalb|pourquoi|por qu[eé])\b"]),
+    "date": _AnyOf(
         [
             r"\bwhen (?:was|were|did|does|do|is|will)\b",
             rf"\b(?:what|which) (?:\w+ ){{0,2}}(?:{_ABOUT_TIME})\b",
             r"\b(?:wann|quand|cu[aá]ndo)\b",
         ]
     ),
-    "number": _compile(
+    "number": _AnyOf(
         [
             r"\bhow (?:many|much|long|far|often|old|large|big|wide|deep|high|fast|small|short)\b",
             rf"\b(?:what|which)\b[^?]*?\b(?:{_ABOUT_COUNTS})\b",
@@ -50,18 +61,18 @@ _ASKS: Mapping[str, re.Pattern[str]] = {
             r"\b(?:wie viele?|combien|cu[aá]nt[oa]s?)\b",
         ]
     ),
-    "command": _compile([rf"\b(?:what|which|what's)\b (?:\w+ ){{0,3}}(?:{_ABOUT_COMMANDS})s?\b"]),
-    "how-to": _compile(
+    "command": _AnyOf([rf"\b(?:what|which|what's)\b (?:\w+ ){{0,3}}(?:{_ABOUT_COMMANDS})s?\b"]),
+    "how-to": _AnyOf(
         [
             r"\bhow (?:do|does|can|could|should|would|to|must|might)\b",
             r"\b(?:wie kann|wie mache?|comment|c[oó]mo(?! se llam))\b",
         ]
     ),
-    "definition": _compile(
+    "definition": _AnyOf(
         [r"^\W*(?:so )?(?:what(?:'s| is| are| does| do)|define|was ist|qu'est-ce|qu[eé] es)\b(?! the name)"]
     ),
-    "yes-no": _compile([rf"^\W*(?:{_VERBS})\b(?! you\b)"]),
-    "name": _compile(
+    "yes-no": _AnyOf([rf"^\W*(?:{_VERBS})\b(?! you\b)"]),
+    "name": _AnyOf(
         [r"\b(?:who|whose|whom|which|where|name|called)\b", r"\bwhat \w", r"\b(?:wer|qui|qu[eé]|welche\w*|quel\w*)\b"]
     ),
 }
@@ -73,20 +84,20 @@ _COUNTED = rf"\A(?s:(?=.*(?:\d|\b(?:one|every|each|{_NUMBER_WORDS})\b)).*)"
 """A statement with a number somewhere."""
 _OPTION = r"(?<![\w-])--?[A-Za-z]"
 _CALL = r"\w\([1-8]?\)"
-_FORMS: Mapping[str, re.Pattern[str]] = {
-    "comparison": _compile(
+_FORMS: Mapping[str, _AnyOf] = {
+    "comparison": _AnyOf(
         [
             r"\b(?:whereas|while|unlike|differences?|differs?|but|instead|rather|compared|than|both|however|versus)\b",
             r"\b(?:on the other hand|in contrast|other|same|only)\b",
         ]
     ),
-    "why": _compile(
+    "why": _AnyOf(
         [
             r"\b(?:because|since|as a result|therefore|reasons?|in order to|due to|so that|otherwise|thus)\b",
             r"\bmeans? that\b|\bto (?:avoid|ensure|prevent|allow|make)\b|\b(?:allows?|causes?|would|if)\b",
         ]
     ),
-    "date": _compile(
+    "date": _AnyOf(
         [
             r"\b(?:1[5-9]|20)\d\d\b|\b\d{1,2}:\d\d\b|\b\d+ o'clock",
             r"\b(?:[Ss]ince|[Ii]n|[Ff]rom|[Uu]ntil|[Vv]ersion|[Rr]elease|Python)\s+v?\d+(?:\.\d+)+",
@@ -95,17 +106,17 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
         ],
         re.NOFLAG,
     ),
-    "number": _compile([r"\d", rf"\b(?:{_NUMBER_WORDS}|twice|unlimited)\b"]),
-    "command": _compile(
+    "number": _AnyOf([r"\d", rf"\b(?:{_NUMBER_WORDS}|twice|unlimited)\b"]),
+    "command": _AnyOf(
         ["`[^`]+`", _OPTION, r"\b[A-Z]{4,}\b", r"\\[a-z]+\b", _CALL, r"^\$ ", r"\A[\w-]+ [-\u2014] "], re.MULTILINE
     ),
-    "how-to": _compile(
+    "how-to": _AnyOf(
         ["`[^`]+`", "```", r"^(?:[-*]|\d+\.) ", _OPTION, _CALL, r"\b[Tt]o \w+.{0,80}\buse\b"], re.MULTILINE
     ),
-    "name": _compile(
+    "name": _AnyOf(
         [r"(?<=[\w,;:] )[A-Z][\w.-]+", "`[^`]+`", r"\b\w+[._/(]\w*", r"\*\*[^*]+\*\*", r"\b[A-Z]{2,}\b"], re.NOFLAG
     ),
-    "yes-no": _compile(
+    "yes-no": _AnyOf(
         [
             r"\b(?:not|no|never|cannot|only|always|yes|unless|by default|enabled|disabled|allowed|possible)\b",
             r"\b(?:can|may|must|should|is|are|does)\b|n['\u2019]t\b",
@@ -117,11 +128,7 @@ STRICT = frozenset({"date", "number", "definition"})
 """Kinds of questions that only a statement of the right form can answer."""
 
 
-def _pairs(*patterns: tuple[str, str]) -> Sequence[tuple[re.Pattern[str], re.Pattern[str]]]:
-    return [(re.compile(asked, re.IGNORECASE), re.compile(said, re.IGNORECASE)) for asked, said in patterns]
-
-
-_UNITS = _pairs(
+_UNITS = (
     (
         r"\bhow (?:long|often|old)\b|\btimeout\b",
         rf"\d\s*(?:ms|s|min|h|d)\b|\b(?:daily|hourly|weekly|monthly|yearly)\b|{_COUNTED}\b(?:{_TIMES})\b",
@@ -133,7 +140,7 @@ _UNITS = _pairs(
     (r"\bport\b", r"\b\d{2,5}\b"),
 )
 """Patterns of the words around a requested number."""
-_FACETS = _pairs(
+_FACETS = (
     (
         r"\bdefault|\bunless\b|\b(?:if|when) (?:no|not|none|i|nothing|you)\b|\bnormal|\bnot given\b|\bby itself\b",
         r"\bdefault|\bnormally\b|\bunless\b|\bif (?:no|not|omitted)\b|\bwithout\b|\bimplied\b",
@@ -250,34 +257,30 @@ _FORM_ROWS: Mapping[str, str] = {"comparison": "comparing", "why": "causing", "n
 class _LanguageRules(NamedTuple):
     patterns: Mapping[str, re.Pattern[str]]
     """The patterns, by the name of the row."""
-    scaffold: frozenset[str]
-    """Terms of the words that only frame a question."""
+    framing: str
+    """The words that only frame a question."""
 
 
 @functools.cache
 def _read_rules(language: str) -> _LanguageRules:
     """Return the additional rules of a language; none for English and languages without a table."""
     rows = [row.split(maxsplit=1) for row in _TABLES.get(language, "").strip().splitlines()]
-    framing = (word for name, words in rows if name == "framing" for word in words.split())
+    framing = " ".join(words for name, words in rows if name == "framing")
     beginnings = {"definition": r"^\W*"}
-    patterns = {
-        name: _compile([rf"{beginnings.get(name, '')}\b(?:{row})\b"]) for name, row in rows if name != "framing"
-    }
-    return _LanguageRules(patterns, frozenset(stem(word, language) for word in framing))
+    patterns = {name: _compile(rf"{beginnings.get(name, '')}\b(?:{row})\b") for name, row in rows if name != "framing"}
+    return _LanguageRules(patterns, framing)
 
 
 # ── words ──────────────────────────────────────────────────────────────────────────────────────────
 
-_SCAFFOLD_WORDS = """
+SCAFFOLD_WORDS = """
 many much long often large big wide deep call called name named mean means exact exactly actual actually normal normally
 unless otherwise told tell given please explain describe show find get make want need happen happens something anything
 possible use used using work works know difference differences differ between compared compare versus reason after most
 least people thing things way ways first also like zwischen kann wie viele haben wird quel quelle avec
 """
-_FRAME_WORDS = "command option flag switch statement tool program module version number default day month year date"
-SCAFFOLD = frozenset(map(stem, _SCAFFOLD_WORDS.split()))
 """Words that only frame a question."""
-_FRAME = frozenset(map(stem, _FRAME_WORDS.split()))
+_FRAME_WORDS = "command option flag switch statement tool program module version number default day month year date"
 """Words for the kind of thing that is asked for; an answer often shows the thing instead."""
 _SCAFFOLD_SHARE, _FRAME_SHARE = 0.25, 0.4
 """The weight of these words."""
@@ -333,15 +336,16 @@ class AskedQuestion(NamedTuple):
         if self.kind == "definition":
             return self._find_definition(block)
         statement = block.shown
-        form = _FORMS.get(self.kind)
+        form = _FORMS[self.kind].compile() if self.kind in _FORMS else None
         if self.kind == "number":
             statement = _NO_QUANTITY.sub(" ", statement)
-            form = next((unit for asked, unit in _UNITS if asked.search(self.text)), form)
+            form = next((_compile(unit) for asked, unit in _UNITS if _compile(asked).search(self.text)), form)
         own = _read_rules(self.language).patterns.get(_FORM_ROWS.get(self.kind, ""))
         fits = float(form is None or self._has_form(form, statement) or bool(own and own.search(statement)))
         if not fits and self.kind in STRICT:
             return 0.0
-        facets = [bool(said.search(statement)) for asked, said in _FACETS if asked.search(self.text)]
+        answers = [said for asked, said in _FACETS if _compile(asked).search(self.text)]
+        facets = [bool(_compile(said).search(statement)) for said in answers]
         return (fits + sum(facets)) / (1 + len(facets))
 
     def _has_form(self, form: re.Pattern[str], statement: str) -> bool:
@@ -369,7 +373,7 @@ class AskedQuestion(NamedTuple):
 def classify(query: str, language: str = "en") -> str:
     """Return the kind of a question about a text in this language. The question may be in English."""
     own = _read_rules(language).patterns
-    asks = ((kind, pattern) for kind in _ASKS for pattern in (own.get(kind), _ASKS[kind]))
+    asks = ((kind, pattern) for kind, asked in _ASKS.items() for pattern in (own.get(kind), asked.compile()))
     return next((kind for kind, pattern in asks if pattern is not None and pattern.search(query)), "any")
 
 
@@ -378,7 +382,8 @@ def understand(query: str, weights: Mapping[str, float], language: str = "en") -
 
     `weights`: the weight of each English term of the question in the KB; other terms are ignored.
     """
-    words = []
+    words, framing = [], _read_rules(language).framing
+    scaffold, frame, own_scaffold = stem_words(SCAFFOLD_WORDS), stem_words(_FRAME_WORDS), stem_words(framing, language)
     pieces = list(dict.fromkeys(query.split()))
     for analysed, translated in zip(analyse_all(pieces), analyse_all(pieces, language), strict=True):
         own = translated if len(translated.terms) == len(analysed.terms) else analysed  # A stem may be empty.
@@ -386,9 +391,9 @@ def understand(query: str, weights: Mapping[str, float], language: str = "en") -
         if not terms:
             continue
         weight = max(weights[term] for term in terms)
-        if SCAFFOLD.issuperset(terms) or _read_rules(language).scaffold.issuperset(terms.values()):
+        if scaffold.issuperset(terms) or own_scaffold.issuperset(terms.values()):
             weight *= _SCAFFOLD_SHARE
-        elif _FRAME.issuperset(terms):
+        elif frame.issuperset(terms):
             weight *= _FRAME_SHARE
         parts = tuple(dict.fromkeys(terms.values()))
         wholes = tuple(extra for extra in own.extras if len(parts) > 1 or len(extra) > len(parts[0]))
@@ -398,7 +403,7 @@ def understand(query: str, weights: Mapping[str, float], language: str = "en") -
 
 @functools.cache
 def _stop_terms(language: str) -> frozenset[str]:
-    return STOP_WORDS["en"] if language == "en" else frozenset(stem(word, language) for word in STOP_WORDS[language])
+    return STOP_WORDS["en"] if language == "en" else stem_words(" ".join(STOP_WORDS[language]), language)
 
 
 def mend_slips(question: AskedQuestion, vocabulary: frozenset[str]) -> AskedQuestion:
