@@ -11,7 +11,8 @@ from pair.ai.caching_embedder import CachingEmbedder
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.query.retrieve import SearchRequest
 from pair.engine.query.search import rerank
-from pair.text import tokenizer
+from pair.text.entity_rules import find_question_entities
+from pair.text.tokenizer import parse_query
 from pair.values import DEFAULT_MODE, MODES, Document, Hits, SearchOptions
 
 if TYPE_CHECKING:  # A search does not load the code that writes, maintains and answers.
@@ -213,7 +214,8 @@ class KnowledgeBase:
             weight = embedding.weight_of(query)
         request = SearchRequest(
             text=query,
-            words=None if mode == "vector" else tokenizer.parse_query(query),
+            words=None if mode == "vector" else parse_query(query),
+            names=find_question_entities(query) if mode in {"graph", "adaptive"} else (),
             vector=vector,
             vector_weight=weight,
             embedder=embedder,

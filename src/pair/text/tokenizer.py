@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import Stemmer
 
-from pair.text.languages import STOP_WORDS, stem_word
+from pair.text.languages import STOP_WORDS, find_language, stem_word
+from pair.values import Hit
 
 VERSION = 1
 """The version that each index stores: terms of different versions cannot be compared."""
@@ -259,6 +260,12 @@ def stem(word: str, language: str = "en") -> str:
     return fold(stem_word(word, language))
 
 
+@functools.cache
+def stem_words(words: str, language: str = "en") -> frozenset[str]:
+    """Return the terms of words that are separated by spaces."""
+    return frozenset(stem(word, language) for word in words.split())
+
+
 # ── queries ────────────────────────────────────────────────────────────────────────────────────────
 
 _QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02", '"'))
@@ -361,9 +368,10 @@ def _add_weights(weights: defaultdict[str, float], pieces: Iterable[str]) -> Non
 
 
 def adapt_query(query: KeywordQuery, languages: Collection[str]) -> KeywordQuery:
-    """Return the query in these languages: with their terms for its words, and without their stop words."""
-    if not set(languages) - {"en"}:
-        return query
+    """Return the query in these languages: with their terms for its words, and without their stop words.
+
+    A query of English documents alone needs no change.
+    """
     variants = {
         term: tuple(sorted({stem(fold(word) if code == "en" else word, code) for word in words for code in languages}))
         for term, words in query.written.items()
@@ -409,14 +417,23 @@ def holds_phrase(text: str, phrase: Phrase) -> bool:
     return f" {' '.join(phrase)} " in f" {' '.join(_to_phrase(text))} "
 
 
-def find_highlights(
-    text: str, query: KeywordQuery, language: str = "en", corrections: Iterable[str] = ()
-) -> tuple[tuple[int, int], ...]:
-    """Return start and end of each word that the query asks for, ascending, without overlap.
+def highlight(hits: Iterable[Hit], query: KeywordQuery, corrections: Sequence[str]) -> tuple[Hit, ...]:
+    """Return the hits with the places of the query's words, each in the language of its document.
 
     `corrections`: words of the KB that are searched instead of misspelled ones.
     """
-    query = adapt_query(query, {language})
+    return tuple(
+        replace(hit, highlights=find_highlights(hit.text, query, find_language(hit.metadata, hit.text), corrections))
+        for hit in hits
+    )
+
+
+def find_highlights(
+    text: str, query: KeywordQuery, language: str = "en", corrections: Sequence[str] = ()
+) -> tuple[tuple[int, int], ...]:
+    """Return start and end of each word that the query asks for, ascending, without overlap."""
+    if language != "en":
+        query = adapt_query(query, {language})
     asked = [form for term in query.terms for form in query.variants.get(term, (term,))]
     asked += [form for word in corrections for form in (word, stem(word, language))]
     query = replace(query, terms=dict.fromkeys(asked, 1.0))

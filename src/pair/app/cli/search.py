@@ -108,14 +108,14 @@ def search(
     given = {"hops": hops, "alpha": alpha}
     graph = GraphParameters(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     options = SearchOptions(max_distance=max_distance, highlights=True, diversity=diversity, graph=graph)
-    began = time.perf_counter()
-    found = {}
-    for kb in _check_kbs(kbs, at):
-        with context.kb(kb, at) as opened:
-            found[kb] = opened.search(
+    columns, began, found = _count_columns(), time.perf_counter(), {}
+    with contextlib.ExitStack() as opened:
+        for kb in _check_kbs(kbs, at):
+            found[kb] = opened.enter_context(context.kb(kb, at)).search(
                 query, limit=limit, mode=mode, filter=filters or None, exact=exact, explain=explain, options=options
             )
-    hits = next(iter(found.values())) if len(found) == 1 else values.merge_hits(found, limit)
+        hits = next(iter(found.values())) if len(found) == 1 else values.merge_hits(found, limit)
+        passages = format_passages(hits.texts, columns, "    ")
     took_ms = (time.perf_counter() - began) * 1000
     value = {
         "kb_id": next(iter(found)) if len(found) == 1 else list(found),
@@ -133,7 +133,7 @@ def search(
         render.print_note(f"Incomplete results: {fault}")
     if hits.reason:
         render.print_note(f"{hits.mode_used}: {hits.reason}")
-    lines = _format_hits(hits.passages)
+    lines = _format_hits(hits.passages, passages)
     advice = "Remove a --filter" if filters else "Try other or fewer words"
     nothing = f"No results. {advice}, or list what is stored: pair docs list"
     context.show(value, *(lines or [nothing]), is_answer=True)
@@ -152,8 +152,7 @@ def _join_words(words: list[str]) -> str:
     return sys.stdin.read().strip() if words == ["-"] else " ".join(words)
 
 
-def _format_hits(hits: Sequence[Hit]) -> list[render.Line]:
-    passages = format_passages([hit.text for hit in hits], _count_columns(), "    ")
+def _format_hits(hits: Sequence[Hit], passages: Sequence[list[str]]) -> list[render.Line]:
     shown = enumerate(zip(hits, passages, strict=True), 1)
     return [line for number, (hit, passage) in shown for line in _format_hit(number, hit, passage)]
 
@@ -356,12 +355,16 @@ def _show_response(response: "Response", *, is_streamed: bool) -> None:
     answer, outcome = response.answer or "", response.metadata.get("outcome", "answer")
     if response.metadata.get("method") == "quotation":
         answer = re.sub("^> ?", "", answer, flags=re.MULTILINE)
+    columns, sources = _count_columns(), response.sources
+    statements = [_find_statement(answer, number) for number in range(1, len(sources) + 1)]
+    texts = [*statements, *(source.quote or "" for source in sources)]
+    shown, passages = format_markdown(answer, columns), format_passages(texts, columns, _SOURCE_INDENT)
     if is_streamed and response.metadata.get("method") == "model":
         render.print_piece("\n\n")
     elif answer:
-        render.print_result(*format_markdown(answer, _count_columns()), "")
-    if response.sources:
-        render.print_result(render.style("Sources:"), *_format_sources(response.sources, answer), "")
+        render.print_result(*shown, "")
+    if sources:
+        render.print_result(render.style("Sources:"), *_format_sources(sources, statements, passages), "")
     if answer and outcome == "answer":
         confidence = response.confidence
         number_shown = "" if confidence is None else f" ({confidence:.2f})"
@@ -382,10 +385,10 @@ def describe_confidence(confidence: float | None) -> str:
     return next((word for least, word in _CONFIDENCE_LEVELS if confidence >= least), "very low")
 
 
-def _format_sources(sources: Sequence["Citation"], answer: str) -> Iterator[render.Line]:
-    statements = [_find_statement(answer, number) for number in range(1, len(sources) + 1)]
-    texts = [*statements, *(source.quote or "" for source in sources)]
-    plain = format_passages(texts, _count_columns(), _SOURCE_INDENT)
+def _format_sources(
+    sources: Sequence["Citation"], statements: Sequence[str], plain: Sequence[list[str]]
+) -> Iterator[render.Line]:
+    """Yield the lines of sources. `plain`: the formatted statements that cite them, then their quotes."""
     for number, source in enumerate(sources, 1):
         statement, passage = plain[number - 1], plain[len(sources) + number - 1]
         yield from _format_source(number, source, passage, _match_statement(statements[number - 1], statement, passage))

@@ -35,7 +35,7 @@ from pair.engine.query.postings import (
 )
 from pair.text.languages import COMPOUNDING, LINKS
 from pair.text.spelling import allow_edits
-from pair.text.tokenizer import SECONDARY, KeywordQuery, Phrase, adapt_query, fold, holds_phrase, is_compound, stem
+from pair.text.tokenizer import SECONDARY, KeywordQuery, Phrase, fold, holds_phrase, is_compound, stem
 
 Scores = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -87,7 +87,7 @@ class KeywordSearch:
         self._parts = parts
         self._corpus = corpus = corpus or KeywordCorpus(parts)
         self.rows, languages = corpus.rows, corpus.languages
-        self._query = query = adapt_query(query, languages)
+        self._query = query = corpus.adapt(query)
         self.is_telling = query.is_telling
         """Whether any word of the query is not a stop word."""
         groups = {term: self._vary(term) for term in (*query.terms, *query.stop_words)}

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine.format.keyword_index import KeywordIndex, Selection
+from pair.text.tokenizer import KeywordQuery, adapt_query
 
 Rows = npt.NDArray[np.int32]
 Impacts = npt.NDArray[np.float32]
@@ -267,6 +268,10 @@ class KeywordCorpus:
         self._young: dict[Words, PostingsByGroup] = {}
         self._old: dict[Words, PostingsByGroup] = {}
         self._long_room, self._short_room = _LONG_ROUNDS * self.rows, _SHORT_ROUNDS * self.rows // 2
+
+    def adapt(self, query: KeywordQuery) -> KeywordQuery:
+        """Return the query in the languages of the documents; English alone needs no change."""
+        return adapt_query(query, self.languages) if self.languages - {"en"} else query
 
     def recall(self, words: Words) -> PostingsByGroup | None:
         """Return the cached rows of each group that hold any of these words."""

@@ -34,7 +34,6 @@ from pair.engine.query.graph import (
 from pair.engine.query.probability import compute_nearness, compute_standing, estimate_probabilities
 from pair.engine.query.retrieve import Candidates, Distances, Floats, SearchRequest
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
-from pair.text.entity_rules import find_question_entities
 from pair.text.links import list_subjects
 from pair.values import SearchMode
 
@@ -145,7 +144,7 @@ def _gather_evidence(request: SearchRequest, scale: Scale, ranking: Ranking, nea
 
 def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ranking) -> Ranking:
     """Add graph scores. Raises E204 in mode `graph`; `adaptive` returns the hybrid ranking with a reason instead."""
-    parameters, named = request.options.graph, find_question_entities(request.text)
+    parameters, named = request.options.graph, request.names
     if request.mode == "adaptive" and not named and any("graph" in shard.files for shard in access.shards):
         return replace(hybrid, reason=_NAMES_NOTHING)  # Check before graphs are fetched.
     graphs = access.graph_shards()
@@ -164,15 +163,12 @@ def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, 
         reason = f"the question names {', '.join(telling)}"
     candidates = hybrid.candidates
     best = best_rows(access, candidates.shards, candidates.rows, hybrid.scores, parameters.seeds)
+    starts = [row for row in best if row.score > 0 and row.shard in graphs]
+    headers = [row.header for row in starts]
+    subjects = [list_subjects(header.id, header.title, header.url) for header in headers]
     seeds = [
-        Seed(
-            positions.index(row.shard),
-            row.row,
-            row.score / best[0].score,
-            _hash_subjects(row.header),
-        )
-        for row in best
-        if row.score > 0 and row.shard in graphs
+        Seed(positions.index(row.shard), row.row, row.score / best[0].score, frozenset(map(entity_hash, names)))
+        for row, names in zip(starts, subjects, strict=True)
     ]
     reached = walk_graph(shards, seeds, named, parameters)
     about = find_named_rows(shards, seeds, named, parameters)
@@ -182,10 +178,6 @@ def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, 
         replace(about, shards=numbers[about.shards]),
     )
     return replace(_join(access, request, scale, hybrid, reached, about), reason=reason, names_known=bool(linked))
-
-
-def _hash_subjects(header: Header) -> frozenset[int]:
-    return frozenset(map(entity_hash, list_subjects(header.id, header.title, header.url)))
 
 
 def _join(

@@ -45,6 +45,8 @@ class SearchRequest:
     text: str = ""
     words: KeywordQuery | None = None
     """The words of the text; None if words do not count."""
+    names: Sequence[str] = ()
+    """The entities that the text names, for the modes that use the graph."""
     vector: Vectors | None = None
     """The vector; None if it does not count."""
     vector_weight: float = 0.0

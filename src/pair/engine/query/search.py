@@ -25,7 +25,6 @@ from pair.clock import Clock
 from pair.engine.format.array_file import RangeError
 from pair.engine.format.manifest import Manifest
 from pair.engine.format.vectors import Vectors
-from pair.engine.query.bm25 import KeywordSearch
 from pair.engine.query.probability import LEAST, LEAST_WITHOUT_WORDS
 from pair.engine.query.ranking import MORE_ALIKE, RankedRow, Ranking, best_rows, count_whole_ties, rank
 from pair.engine.query.retrieve import SearchRequest, VectorSearch, retrieve
@@ -33,8 +32,7 @@ from pair.engine.query.shard_access import ShardAccess, ShardReader, ShardRoutin
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
-from pair.text.languages import find_language
-from pair.text.tokenizer import find_highlights, parse_query
+from pair.text.tokenizer import highlight, parse_query
 from pair.values import AlsoIn, Hit, Hits, SearchMode
 
 _TRIES_AFTER_COLLECTION = 5
@@ -147,23 +145,16 @@ def _find_passages(access: ShardAccess, settings: EngineSettings, request: Searc
     asked = candidates.shards_asked if request.mode == "vector" else len(access.shards)
     weights = dict(candidates.keywords.weights) if candidates.keywords is not None else {}
     hits = passages.count_copies(hits)
-    if request.options.highlights:  # Highlight at the end, because many more rows are read than returned.
-        hits = _highlight(hits, request, candidates.keywords)
     made = _make_hits(access, hits, asked, ranking.mode, ranking.reason, weights)
-    if not hits or _is_relevant(access, request, ranking):
-        return made
-    best = f"no passage is relevant enough (the best scores {hits[0].score:.3f})"
-    return replace(made, passages=(), near_misses=len(hits), reason="; ".join(filter(None, (ranking.reason, best))))
-
-
-def _highlight(hits: Sequence[Hit], request: SearchRequest, keywords: KeywordSearch | None) -> tuple[Hit, ...]:
-    """Return the hits with the places of the query's words, each in the language of its document."""
-    words = request.words
-    if words is None or keywords is None:
-        return tuple(hits)
-    corrections = [word for near in keywords.corrected.values() for word in near.split(", ")]
-    highlights = [find_highlights(hit.text, words, find_language(hit.metadata, hit.text), corrections) for hit in hits]
-    return tuple(replace(hit, highlights=spans) for hit, spans in zip(hits, highlights, strict=True))
+    if hits and not _is_relevant(access, request, ranking):
+        best = f"no passage is relevant enough (the best scores {hits[0].score:.3f})"
+        return replace(made, passages=(), near_misses=len(hits), reason="; ".join(filter(None, (ranking.reason, best))))
+    words, keywords = request.words, candidates.keywords
+    if request.options.highlights and words is not None and keywords is not None:
+        # Highlight at the end, because many more rows are read than returned.
+        corrections = [word for near in keywords.corrected.values() for word in near.split(", ")]
+        return replace(made, passages=highlight(hits, words, corrections))
+    return made
 
 
 def _is_relevant(access: ShardAccess, request: SearchRequest, ranking: Ranking) -> bool:

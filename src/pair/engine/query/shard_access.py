@@ -27,7 +27,7 @@ from pair.engine.query.graph import GraphShard
 from pair.engine.query.postings import KeywordCorpus, KeywordPart
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import OpenShard, ShardCache, ShardMissingError
-from pair.text.tokenizer import KeywordQuery, adapt_query
+from pair.text.tokenizer import KeywordQuery
 
 Rows = npt.NDArray[np.int64]
 _Answer = TypeVar("_Answer")
@@ -261,7 +261,7 @@ class ShardAccess:
         """Return whether any term of the query occurs in a live row, or in a shard that cannot be read."""
         parts = self._keyword_parts()
         corpus = self.routing.keyword_corpus(parts)
-        known = adapt_query(query, corpus.languages)
+        known = corpus.adapt(query)
         words = [
             word.encode(errors="surrogatepass") for term in known.terms for word in known.variants.get(term, (term,))
         ]
