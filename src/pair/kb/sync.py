@@ -17,6 +17,7 @@ from pair.ai.contract import Summariser
 from pair.clock import Clock, SystemClock
 from pair.engine.summary import peek
 from pair.kb.open import DEFAULT_KB, blob_store, open_kb, open_reader
+from pair.reading.process import list_readers
 from pair.settings import COLLECTIONS, Settings
 from pair.sync import report
 from pair.sync.collection import CollectionSettings
@@ -91,37 +92,44 @@ class SyncService:
                     head = peek(store, self.kb_id)
                     version = head.stored_version if head is not None else ""
                 address = store.address
-        with open_reader().keep_readings():
-            report = self._run(paths, wait=wait, refresh=refresh)
+        with contextlib.ExitStack() as kept:
+            report = self._run(paths, kept, wait=wait, refresh=refresh)
             if kb is not None:
                 report = kb.maintenance.reconcile(resume=resume, since=since).complete_report(report)
             else:
-                mark = _StoredMark(paths.cache, f"{address}\n{read_signature(paths.cache)}\n")
-                if mark.says(str(version)):
-                    return report  # Neither side changed since the last sync, so the engine is not loaded.
+                sides = f"{address}\n{read_signature(paths.cache)}\n"
+                with contextlib.suppress(OSError, ValueError):
+                    if paths.stored_mark.read_text(encoding="utf-8") == f"{sides}{version}\n":
+                        return report  # Neither side changed since the last sync, so the engine is not loaded.
                 if resume and version is not None:
                     since = head.number if head is not None else 0
                 with open_kb(self.kb_id, settings=self.settings, sources=self) as opened:
                     done = opened.maintenance.reconcile(resume=resume, since=since)
                     if paths.cache.exists() and not done.held_at:
-                        mark.write(done.seen_version)
+                        with files.storage_errors():
+                            files.write_atomically(paths.stored_mark, f"{sides}{done.seen_version}\n".encode())
                 report = done.complete_report(report)
         return replace(report, seconds=round(self.clock.monotonic() - began, 3))
 
-    def _run(self, paths: SyncPaths, *, wait: bool, refresh: str | None) -> SyncReport:
-        """Update the index from the sources."""
-        reader = open_reader()
+    def _run(self, paths: SyncPaths, kept: contextlib.ExitStack, *, wait: bool, refresh: str | None) -> SyncReport:
+        """Update the index from the sources. `kept`: ends the time for which readings are kept."""
         with contextlib.ExitStack() as stack:
-            opener = SourceOpener(self.settings, self.clock, stack)
+
+            def start_work() -> Summariser:
+                kept.enter_context(reader.keep_readings())  # The engine will read the same documents.
+                return self._open_summariser(stack)
+
+            opener, reader, readers = SourceOpener(self.settings, self.clock, stack), open_reader(), list_readers()
             pages = WebPages(self.settings.kb, paths.links_files, self.clock, reader)
             stack.callback(pages.close)
             dependencies = SyncDependencies(
-                lambda: self._open_summariser(stack),
+                start_work,
                 pages,
                 reader,
                 self.clock,
                 self.observer,
                 open_source=opener.open,
+                readers=readers,
             )
             return SyncRun(self.settings.kb, paths, dependencies).run(wait=wait, refresh=refresh)
 
@@ -262,30 +270,6 @@ class SourceOpener:
                 )
                 self._opened.callback(self._client.close)
             return self._client
-
-
-@dataclass(frozen=True)
-class _StoredMark:
-    """The file that records which store version matches which sync state."""
-
-    cache: Path
-    sides: str
-    """The address of the store and the signature of the state, each with a line end."""
-
-    def says(self, version: str) -> bool:
-        """Return whether this version of the store matches the sync state."""
-        try:
-            return self.path.read_text(encoding="utf-8") == f"{self.sides}{version}\n"
-        except (OSError, ValueError):
-            return False
-
-    def write(self, version: str) -> None:
-        with files.storage_errors():
-            files.write_atomically(self.path, f"{self.sides}{version}\n".encode())
-
-    @property
-    def path(self) -> Path:
-        return self.cache.with_name(f".{self.cache.name}.stored")
 
 
 def _check_places(settings: Settings, collections: Sequence[NamedCollection], *, is_named_only: bool) -> None:
@@ -435,7 +419,7 @@ def _remove_unfed_state(places: SyncPaths) -> None:
     """Remove the state and the index of a KB without collections and synced documents."""
     if not places.collections and not read_state(places.cache).sources:
         with files.storage_errors():
-            for path in (places.cache, places.index, _StoredMark(places.cache, "").path):
+            for path in (places.cache, places.index, places.stored_mark):
                 files.unlink(path, missing_ok=True)
 
 

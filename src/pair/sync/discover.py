@@ -221,6 +221,11 @@ class SyncPaths:
         return self.cache.with_name(f".{self.cache.name}.lock")
 
     @property
+    def stored_mark(self) -> Path:
+        """The file that records the address and the version of the store that match the signature of the state."""
+        return self.cache.with_name(f".{self.cache.name}.stored")
+
+    @property
     def links_files(self) -> tuple[Path, ...]:
         named = [
             entry.path for entry in self.collections if entry.collection.kind == "links" and entry.path is not None

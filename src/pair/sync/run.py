@@ -55,6 +55,8 @@ class SyncDependencies:
     interrupts: Interrupts = field(default_factory=Interrupts)
     open_source: Callable[[NamedCollection], Source] | None = None
     """A function that opens the source of a collection."""
+    readers: list[str] = field(default_factory=list_readers)
+    """The kinds of documents that the installed extras read."""
 
 
 class SyncRun:
@@ -76,7 +78,7 @@ class SyncRun:
         self._refreshed: frozenset[str] = frozenset()
         self._gate = ModelGate()
         self._source_problems: set[str] = set()
-        self._readers = list_readers()
+        self._readers = dependencies.readers
         self._added_readers: frozenset[str] = frozenset()
         """Readers that were installed since the last run."""
 
