@@ -7,7 +7,7 @@ other sets (foreign: nothing is relevant) and gibberish. Own questions have the 
 sets have equal weights. Sets with the same first part of the name (xquad_en, xquad_de) have the same documents: they
 are not foreign to each other, and all are left out when one of them is checked.
 
-It prints the coefficients of `pair/engine/query/probability.py` as fitted on all sets; for each set left out, how often
+It prints the coefficients of `pair/engine/query/ranking.py` as fitted on all sets; for each set left out, how often
 hits with a score in a given range are relevant; and how many questions of each kind have any result.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from pair.engine.query.probability import BY_MEANING, BY_WORDS, BY_WORDS_AND_MEANING, Coefficients
+from pair.engine.query.ranking import BY_MEANING, BY_WORDS, BY_WORDS_AND_MEANING, Coefficients
 from pair.evaluation.measure import JudgedSet, is_judged_set, read_judged_set
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import temporary_kb

@@ -88,7 +88,6 @@ MAY_CATCH_EVERYTHING = {
 MAY_IMPORT_LATE = {
     "__init__.py",
     "ai/wordllama.py",
-    "app/cli/checks.py",
     "app/cli/entry.py",
     "app/cli/search.py",
     "app/cli/context.py",

@@ -18,17 +18,23 @@ import msgspec
 import numpy as np
 
 from pair import errors, values
-from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, ServerConnection, encode_json, quote_part
-from pair.client.encoding import (
+from pair.client.connection import (
+    AttemptFailed,
+    ClientRequest,
     Conditions,
+    Json,
+    Result,
+    ServerConnection,
     decode_as,
     decode_changes,
     decode_hits,
     decode_ingestion,
     decode_page,
     encode_filter,
+    encode_json,
     encode_selection,
     encode_vector,
+    quote_part,
     read_events,
     split_batches,
     split_ids,

@@ -1,4 +1,4 @@
-"""Measure the quality and speed of search on judged queries: nDCG, recall, reciprocal rank, times.
+"""Measure the quality and speed of search on judged queries: nDCG, recall, reciprocal rank, times; and compare them.
 
 A judged set has documents, queries, and judgements that say which document answers which query:
 

@@ -24,8 +24,8 @@ from pair.kb.answer_tests import open_folder
 from pair.kb.open import DEFAULT_KB
 from pair.kb.reproduce import open_recorded, repeat
 from pair.librarians.citations import RETRIEVAL_KEY, Retrieval, hash_passage
-from pair.librarians.conversation import is_small_talk
 from pair.librarians.kb_librarian import OUTCOME_KEY, PASSAGES_TITLE, QUOTATION
+from pair.librarians.questions import is_small_talk
 from pair.packages import record
 from pair.packages.package import read_manifest, verify
 from pair.settings import Settings

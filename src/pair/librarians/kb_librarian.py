@@ -22,8 +22,8 @@ from pair.error_tree import ModelError, PairError
 from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, cite_hits
 from pair.librarians.confidence import ANSWER_FROM, NOTHING_BELOW, estimate_confidence
 from pair.librarians.contract import Citation, Context, DelegateRequest, Response
-from pair.librarians.conversation import complete_follow_up, is_small_talk
 from pair.librarians.prompting import INSTRUCTIONS, build_prompt, check_citations, is_refusal, mark_unsupported
+from pair.librarians.questions import complete_follow_up, is_small_talk
 from pair.librarians.quotes import Quote, QuoteRanking, rank_quotes
 from pair.librarians.relevance import TextEmbedder
 from pair.librarians.threads import in_thread

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pair.librarians.conversation import complete_follow_up, is_small_talk
+from pair.librarians.questions import complete_follow_up, is_small_talk
 
 PORT = "Which port does PostgreSQL listen on?"
 

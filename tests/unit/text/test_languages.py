@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pair.text.languages import _WORD, LANGUAGES, STOP_WORDS, _find_words, find_language, stem_word
-from pair.text.spelling import allow_edits, count_edits
+from pair.text.languages import (
+    _WORD,
+    LANGUAGES,
+    STOP_WORDS,
+    _find_words,
+    allow_edits,
+    count_edits,
+    find_language,
+    stem_word,
+)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pair.text.links import MOST_LINKS, find_links, list_subjects
+from pair.text.entity_rules import MOST_LINKS, find_links, list_subjects
 
 
 def links_in(text: str, document_id: str = "guide/start.md", title: str = "Start", url: str = "") -> list[str]:

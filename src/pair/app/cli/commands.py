@@ -62,7 +62,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "rollback": ("versions.rollback", "Restore an earlier version."),
         "diff": ("versions.diff", "Compare two versions, folders or packages."),
         "reproduce": ("versions.reproduce", "Repeat the search behind a stored answer."),
-        "check": ("checks.check", "Check the receipt of an answer."),
+        "check": ("versions.check", "Check the receipt of an answer."),
     },
     "Maintain": {
         "doctor": ("maintenance.doctor", "Check the configuration and every part it names."),
@@ -79,7 +79,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Develop": {
         "package": ("install.package", "Package a folder as a knowledge base."),
         "publish": ("install.publish_release", "Publish a package and add it to a release index."),
-        "test": ("checks.run_tests", "Ask the test questions of a knowledge base."),
+        "test": ("versions.run_tests", "Ask the test questions of a knowledge base."),
         "eval": ("maintenance.evaluate", "Measure retrieval quality on a judged set of questions."),
     },
 }

@@ -14,8 +14,18 @@ from typer import Argument, Option
 from pair import errors, files
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
-from pair.app.mcp.client_config import NAME, Client, apply, entry_for, name_for, own_command, plan
-from pair.app.mcp.skill import SkillSubject, build_files, make_name
+from pair.app.mcp.client_config import (
+    NAME,
+    Client,
+    SkillSubject,
+    apply,
+    build_files,
+    entry_for,
+    make_name,
+    name_for,
+    own_command,
+    plan,
+)
 from pair.auth.rules import Scope
 from pair.auth.trust import TrustStore
 from pair.kb import trust as folder_trust

@@ -20,7 +20,6 @@ from starlette.responses import Response
 from pair import errors
 from pair.app.http import (
     ask,
-    discovery,
     external,
     feedback,
     health,
@@ -86,7 +85,6 @@ def make_api(lifespan: Any = None) -> FastAPI:
         openai_more.router,
         external.router,
         feedback.router,
-        discovery.router,
         router,
     )
     api = FastAPI(
@@ -228,7 +226,7 @@ async def _answer_error(given: Request, fault: Any) -> Response:
     request: HttpRequest = given.scope["pair"]
     status, metrics, log_fields = responses.error_status(fault), request.service.metrics, request.access.log_fields
     headers = responses.retry_headers(status, log_fields.get("retry_after"))
-    if status in {401, 403} and (challenge := discovery.make_challenge(request, status)):
+    if status in {401, 403} and (challenge := external.make_challenge(request, status)):
         headers["WWW-Authenticate"] = challenge
     if status == 405:
         headers["Allow"] = fault.hints[0].removeprefix("Allowed: ")

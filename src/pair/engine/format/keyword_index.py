@@ -12,8 +12,7 @@ import numpy.typing as npt
 from pair.engine.format.array_file import ArrayFile, RangeOutline, ShardFile, check_utf8, outline_sections, write_arrays
 from pair.engine.format.columns import KeywordRows, make_starts
 from pair.text import tokenizer
-from pair.text.languages import LANGUAGES
-from pair.text.spelling import count_edits
+from pair.text.languages import LANGUAGES, count_edits
 
 Selection = npt.NDArray[np.bool_]
 _KEY_BYTES = 8

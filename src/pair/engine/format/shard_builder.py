@@ -23,7 +23,7 @@ from pair.engine.format.keyword_index import write_keywords
 from pair.engine.format.manifest import FileRole, ShardRef, file_name, hash_files, shards_prefix
 from pair.engine.format.metadata_index import MetadataIndex
 from pair.files import hash_file
-from pair.text.links import list_subjects
+from pair.text.entity_rules import list_subjects
 
 if TYPE_CHECKING:
     import duckdb

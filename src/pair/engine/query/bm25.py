@@ -33,8 +33,7 @@ from pair.engine.query.postings import (
     Words,
     sum_by_row,
 )
-from pair.text.languages import COMPOUNDING, LINKS
-from pair.text.spelling import allow_edits
+from pair.text.languages import COMPOUNDING, LINKS, allow_edits
 from pair.text.tokenizer import SECONDARY, KeywordQuery, Phrase, fold, holds_phrase, is_compound, stem
 
 Scores = npt.NDArray[np.float64]

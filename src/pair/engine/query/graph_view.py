@@ -18,8 +18,7 @@ from pair.engine.format.manifest import Manifest
 from pair.engine.format.shard import SearchFile
 from pair.engine.query.graph import GraphShard, count_rows, hash_names, require_graph
 from pair.engine.storage.shard_cache import ShardCache
-from pair.text.entity_rules import TITLE_WEIGHT, TOGETHER, canonical_name
-from pair.text.links import list_subjects
+from pair.text.entity_rules import TITLE_WEIGHT, TOGETHER, canonical_name, list_subjects
 
 MOST_CHUNKS = 500
 """Maximum number of chunks to read around one entity or document, in each shard."""

@@ -25,8 +25,16 @@ from pair.clock import Clock
 from pair.engine.format.array_file import RangeError
 from pair.engine.format.manifest import Manifest
 from pair.engine.format.vectors import Vectors
-from pair.engine.query.probability import LEAST, LEAST_WITHOUT_WORDS
-from pair.engine.query.ranking import MORE_ALIKE, RankedRow, Ranking, best_rows, count_whole_ties, rank
+from pair.engine.query.ranking import (
+    LEAST,
+    LEAST_WITHOUT_WORDS,
+    MORE_ALIKE,
+    RankedRow,
+    Ranking,
+    best_rows,
+    count_whole_ties,
+    rank,
+)
 from pair.engine.query.retrieve import SearchRequest, VectorSearch, retrieve
 from pair.engine.query.shard_access import ShardAccess, ShardReader, ShardRouting, by_shard
 from pair.engine.settings import EngineSettings

@@ -17,9 +17,8 @@ from pair.engine.format.columns import Header, PreparedDocument, RowText, count_
 from pair.engine.settings import Chunker, EngineSettings
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.write.chunking import Range, add_contexts, format_for_embedding, split
-from pair.text.entity_rules import DocumentText, Grapher
+from pair.text.entity_rules import LINK_WEIGHT, DocumentText, Grapher, find_links
 from pair.text.languages import find_language
-from pair.text.links import LINK_WEIGHT, find_links
 from pair.values import NO_GRAPH, NO_GRAPH_YET, Chunk, Document, GraphRows
 
 _MOST_ID_CHARACTERS = 4096
