@@ -156,6 +156,16 @@ def test_nothing_is_nearer_than_nothing(many: KnowledgeBase, mode: SearchMode) -
         assert len(many.search(QUERY, mode=mode, options=SearchOptions(max_distance=limit))) == 0
 
 
+@fusing_modes
+def test_copies_within_the_maximum_distance_are_one_hit_and_end_the_search(tmp_path: Path, mode: SearchMode) -> None:
+    near, far = [1.0, *[0.0] * 15], [-1.0, *[0.0] * 15]
+    with Ground(tmp_path, graph="text").open() as kb:
+        kb.upsert([Document(f"copy-{number}", "Newtown is old.", vector=near) for number in range(12)])
+        kb.upsert([Document(f"far-{number}", f"Newtown is {number}.", vector=far) for number in range(300)])
+        options = SearchOptions(max_distance=1.9, vector=near)
+        assert len(kb.search("Newtown", mode=mode, limit=5, options=options)) == 1
+
+
 # ── what comes and goes ────────────────────────────────────────────────────────────────────────────
 
 

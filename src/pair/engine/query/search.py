@@ -145,10 +145,10 @@ def _find_passages(access: ShardAccess, settings: EngineSettings, request: Searc
             break
         if passages.crowding:
             passages.set_copies_aside()
-        elif candidates.is_complete or rows >= most_rows:
+        elif candidates.is_complete or max(rows, limit) >= most_rows:
             break
-        else:
-            limit = _MORE_ROWS * rows
+        else:  # `max_distance` may leave fewer rows than were asked for.
+            limit = _MORE_ROWS * max(rows, limit)
         candidates = retrieve(access, settings, request, limit)
     asked = candidates.shards_asked if request.mode == "vector" else len(access.shards)
     weights = dict(candidates.keywords.weights) if candidates.keywords is not None else {}
