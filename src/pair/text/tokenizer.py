@@ -36,14 +36,14 @@ _DENSE = (
 )
 _JOINT = r"[-_./\\:@+#&=?%~,|]{1,3}"
 _IS_JOINED = re.compile(_JOINT).search
-_CONTRACTION = r"(?:['\u2019](?:s|t|re|ve|ll|d|m)(?![^\W_]))?"
+_CONTRACTION = r"(?:['\u2019](?i:s|t|re|ve|ll|d|m)(?![^\W_]))?"
 
 
 _COMPOUND = rf"(?:(?<![.@#\w])[.@#])?(?:WORD)(?:{_JOINT}(?:WORD))*(?:\+\+(?!\w)|#(?!\w))?"
 _ASCII_WORD = rf"[A-Za-z0-9]+{_CONTRACTION}"
 
-_ASCII = re.compile(_COMPOUND.replace("WORD", _ASCII_WORD), re.IGNORECASE)
-_ASCII_WORDS = re.compile(_ASCII_WORD, re.IGNORECASE)
+_ASCII = re.compile(_COMPOUND.replace("WORD", _ASCII_WORD))
+_ASCII_WORDS = re.compile(_ASCII_WORD)
 
 
 class _Scripts(NamedTuple):
@@ -63,8 +63,8 @@ def _scripts() -> _Scripts:
     word = rf"(?:[^\W_{_DENSE}]|[{marks}])+{_CONTRACTION}"
     cluster = f"[{_DENSE}][{marks}\u200c\u200d]*"
     return _Scripts(
-        re.compile(rf"(?P<dense>(?:{cluster})+)|" + _COMPOUND.replace("WORD", word), re.IGNORECASE),
-        re.compile(word, re.IGNORECASE),
+        re.compile(rf"(?P<dense>(?:{cluster})+)|" + _COMPOUND.replace("WORD", word)),
+        re.compile(word),
         re.compile(cluster),
     )
 
