@@ -99,7 +99,7 @@ class SyncService:
             else:
                 sides = f"{address}\n{read_signature(paths.cache)}\n"
                 with contextlib.suppress(OSError, ValueError):
-                    if paths.stored_mark.read_text(encoding="utf-8") == f"{sides}{version}\n":
+                    if paths.version_file.read_text(encoding="utf-8") == f"{sides}{version}\n":
                         return report  # Neither side changed since the last sync, so the engine is not loaded.
                 if resume and version is not None:
                     since = head.number if head is not None else 0
@@ -107,7 +107,7 @@ class SyncService:
                     done = opened.maintenance.reconcile(resume=resume, since=since)
                     if paths.cache.exists() and not done.held_at:
                         with files.storage_errors():
-                            files.write_atomically(paths.stored_mark, f"{sides}{done.seen_version}\n".encode())
+                            files.write_atomically(paths.version_file, f"{sides}{done.seen_version}\n".encode())
                 report = done.complete_report(report)
         return replace(report, seconds=round(self.clock.monotonic() - began, 3))
 
@@ -419,7 +419,7 @@ def _remove_unfed_state(places: SyncPaths) -> None:
     """Remove the state and the index of a KB without collections and synced documents."""
     if not places.collections and not read_state(places.cache).sources:
         with files.storage_errors():
-            for path in (places.cache, places.index, places.stored_mark):
+            for path in (places.cache, places.index, places.version_file):
                 files.unlink(path, missing_ok=True)
 
 

@@ -221,7 +221,7 @@ class SyncPaths:
         return self.cache.with_name(f".{self.cache.name}.lock")
 
     @property
-    def stored_mark(self) -> Path:
+    def version_file(self) -> Path:
         """The file that records the address and the version of the store that match the signature of the state."""
         return self.cache.with_name(f".{self.cache.name}.stored")
 
