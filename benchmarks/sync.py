@@ -31,7 +31,7 @@ from pair.sync.pages import WebPages
 from pair.sync.report import SyncReport
 from pair.sync.rules import FileSeen, SyncSettings
 from pair.sync.run import SyncDependencies, SyncRun
-from pair.sync.state import Record, SyncState
+from pair.sync.state import Record, SyncState, record_to_json
 from sources import medians, show, timed, walk
 
 LATENCY_SECONDS = 0.1
@@ -72,7 +72,7 @@ class UnsavedStore:
         self.state.interval_seconds = seconds
 
     def put(self, record: Record) -> None:
-        self.state.sources[record.source_id] = record.to_json()
+        self.state.sources[record.source_id] = record_to_json(record)
 
     def remove(self, source_id: str) -> None:
         self.state.sources.pop(source_id)

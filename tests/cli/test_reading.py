@@ -61,9 +61,9 @@ def test_a_changed_title_is_stored(workplace: Workplace) -> None:
     assert (document["title"], document["metadata"]) == ("Other", {"year": 2026, "kind": "file"})
 
 
-def test_many_skipped_files_are_told_by_their_reason(workplace: Workplace) -> None:
+def test_many_skipped_files_are_listed_by_their_reason(workplace: Workplace) -> None:
     write_files(workplace.target, {f"pictures/{number:02}.png": b"\x89PNG\r\n\x1a\n\0" for number in range(12)})
     write_files(workplace.target, {"page.md": "# Page\n\nA text.\n", "old.tar.gz": b"\x1f\x8b\x08\0" * 20})
-    told = workplace.pair("sync").succeeds().stderr
-    assert "Skipped: pictures/00.png and 11 more: not text in any known charset\n" in told
-    assert told.count("Skipped: ") == 2
+    printed = workplace.pair("sync").succeeds().stderr
+    assert "Skipped: pictures/00.png and 11 more: not text in any known charset\n" in printed
+    assert printed.count("Skipped: ") == 2

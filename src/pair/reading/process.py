@@ -343,7 +343,7 @@ def _receive(connection: Connection, requests: "queue.SimpleQueue[tuple[bytes, b
 
 
 def _answer(head: dict[str, Any], content: bytes, own_bytes: int) -> bytes:
-    """Return `T`, a line of title and metadata, and the text; or `R`, an empty line, and why there is no text."""
+    """Return `T`, a line of title and metadata, and the text; or `R`, an empty line, and the reason for no text."""
     kept_bytes = OCR_MEMORY_BYTES if "rapidocr" in sys.modules else 0
     _limit_document(head["cpu_seconds"], own_bytes + kept_bytes + head["memory_bytes"])
     too_large = b"R\n" + _describe_memory(head).encode()
