@@ -165,7 +165,7 @@ class KbAccess:
 
         began, metrics = time.perf_counter(), self.service.metrics
         try:
-            hits, version = await self.service.read(lambda: self.service.kbs.read(kb_id, at, search))
+            hits, version = await self.read(kb_id, at, search)
         except errors.PairError:
             metrics.note_failure(kb_id, "query_stats", (time.perf_counter() - began) * 1000)
             raise
@@ -183,10 +183,13 @@ class KbAccess:
         versions = {kb_id: each.manifest_version for kb_id, each in hits.items()}
         return merge_hits(hits, limit), versions, (time.perf_counter() - began) * 1000
 
+    async def read(self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], _Result]) -> _Result:
+        """Return the result of `work` on the current version, or on the version `at`. Raises E201, E218."""
+        return await self.service.read(lambda: self.service.kbs.read(kb_id, at, work))
+
     async def read_document(self, kb_id: str, document_id: str, at: int | str | None) -> StoredDocument:
         """Return a document of the current version, or of the version `at`. Raises E214, E218."""
-        kbs = self.service.kbs
-        return await self.service.read(lambda: kbs.read(kb_id, at, lambda kb: kb.document(document_id)))
+        return await self.read(kb_id, at, lambda kb: kb.document(document_id))
 
     async def list_kbs(self) -> list[dict[str, Any]]:
         """Return the statistics of the KBs that the caller may use, sorted by name."""

@@ -421,7 +421,7 @@ def publish(
             raise errors.no_kb_at(str(source), "the package has no index, which a site needs")
         key = _read_key(installer.settings, packaging) if with_site and packaging.key is not None else None
         if with_site:
-            from pair.kb.site import publish_site, refuse_foreign_site  # noqa: PLC0415 - loads the engine
+            from pair.kb.package_index import publish_site, refuse_foreign_site  # noqa: PLC0415 - loads the engine
 
             refuse_foreign_site(manifest, Path(destination))
         release = dataclasses.replace(

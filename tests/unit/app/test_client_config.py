@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair import errors
-from pair.app.mcp.client_config import Client, apply, entry_for, own_command, plan
-from pair.app.mcp.config_text import edit_json, read_json
+from pair.app.mcp.client_config import Client, apply, edit_json, entry_for, own_command, plan, read_json
 
 ENTRY = {"type": "stdio", "command": "/opt/bin/pair", "args": ["mcp", "--project", "/srv/handbook"]}
 FILES: dict[Client, tuple[str, str]] = {

@@ -18,7 +18,6 @@ from pair.app.http.openapi import describe
 from pair.app.http.responses import answer
 from pair.app.http.schemas import PathId
 from pair.auth.rules import SCOPES, covers
-from pair.engine.query.documents import DocumentPage
 from pair.kb.kb import KnowledgeBase
 from pair.network import has_host
 from pair.values import Hits
@@ -143,12 +142,8 @@ async def list_for_models(request: Reader, asked: Annotated[schemas.DocumentPara
 
     Each link leads to a document as Markdown.
     """
-    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
-
-    def list_page(kb: KnowledgeBase) -> DocumentPage:
-        return kb.documents(limit=_MOST_LISTED)
-
-    documents = await request.service.read(lambda: kbs.read(kb_id, asked.at, list_page))
+    kb_id = request.access.use_kb(asked.kb_id)
+    documents = await request.access.read(kb_id, asked.at, lambda kb: kb.documents(limit=_MOST_LISTED))
     chosen = {"kb_id": kb_id} | ({"at": asked.at} if asked.at else {})
     parameters = "&".join(f"{name}={quote(value, safe='')}" for name, value in chosen.items())
     lines = [f"# {kb_id}", "", "> Documents of a knowledge base. Request a link with `Accept: text/markdown`.", ""]

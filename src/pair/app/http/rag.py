@@ -70,7 +70,7 @@ async def _find_cached(request: HttpRequest, body: bytes, began: float) -> Respo
 
     async def read_version() -> tuple[int, str]:
         share.set(None)  # several callers share the read, so it counts for none of them
-        return await service.read(lambda: service.kbs.read(kb_id, at, lambda kb: kb.version()))
+        return await request.access.read(kb_id, at, lambda kb: kb.version())
 
     if cached.version != await context.shared_runs.next(("version", kb_id, at), read_version):
         context.responses.drop(body)
@@ -141,7 +141,7 @@ async def list_kbs(request: Reader) -> Response:
 @router.get("/rag/docs", **describe(schemas.DocumentListResponse, 404))
 async def list_documents(request: Reader, asked: Annotated[schemas.ListParameters, Query()]) -> Response:
     """List documents"""
-    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
+    kb_id = request.access.use_kb(asked.kb_id)
 
     def list_page(kb: KnowledgeBase) -> tuple[DocumentPage, int]:
         owner, condition = asked.owner, _split_conditions(asked.filter)
@@ -150,9 +150,13 @@ async def list_documents(request: Reader, asked: Annotated[schemas.ListParameter
         )
         return page, kb.count(owner=owner, filter=condition)
 
-    documents, count = await request.service.read(lambda: kbs.read(kb_id, asked.at, list_page))
+    documents, count = await request.access.read(kb_id, asked.at, list_page)
+    return _answer_page(kb_id, documents, count, with_text=asked.text == "true")
+
+
+def _answer_page(kb_id: str, documents: DocumentPage, count: int, *, with_text: bool) -> Response:
     entries = [document.to_json() for document in documents]
-    if asked.text != "true":
+    if not with_text:
         entries = [{key: value for key, value in entry.items() if key != "text"} for entry in entries]
     return answer({"kb_id": kb_id, "documents": entries, "next": documents.next, "count": count})
 
@@ -161,18 +165,15 @@ async def list_documents(request: Reader, asked: Annotated[schemas.ListParameter
 async def fetch_documents(request: Reader) -> Response:
     """List documents by ids and filter"""
     asked = await request.parse(schemas.ListRequest, await request.json_body())
-    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
+    kb_id = request.access.use_kb(asked.kb_id)
 
     def list_page(kb: KnowledgeBase) -> tuple[DocumentPage, int]:
         chosen: Json = {"owner": asked.owner, "filter": asked.filter}
         page = kb.documents(after=asked.after, limit=asked.limit, ids=asked.ids, vectors=asked.vectors, **chosen)
         return page, len(page) if asked.ids is not None else kb.count(**chosen)
 
-    documents, count = await request.service.read(lambda: kbs.read(kb_id, asked.at, list_page))
-    entries = [document.to_json() for document in documents]
-    if not asked.text:
-        entries = [{key: value for key, value in entry.items() if key != "text"} for entry in entries]
-    return answer({"kb_id": kb_id, "documents": entries, "next": documents.next, "count": count})
+    documents, count = await request.access.read(kb_id, asked.at, list_page)
+    return _answer_page(kb_id, documents, count, with_text=asked.text)
 
 
 @router.post("/rag/delete", **describe(schemas.DeleteResponse, 409, body=schemas.DeleteRequest))
@@ -203,13 +204,12 @@ def _split_conditions(text: str) -> list[str]:
 @router.get("/rag/facets", **describe(schemas.FacetListResponse, 404))
 async def list_facets(request: Reader, asked: Annotated[schemas.FacetParameters, Query()]) -> Response:
     """Count the values of a metadata key"""
-    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
-    condition = _split_conditions(asked.filter)
+    kb_id, condition = request.access.use_kb(asked.kb_id), _split_conditions(asked.filter)
 
     def count_values(kb: KnowledgeBase) -> list[Facet]:
         return kb.facets(asked.key, limit=asked.limit, owner=asked.owner, filter=condition)
 
-    facets = await request.service.read(lambda: kbs.read(kb_id, asked.at, count_values))
+    facets = await request.access.read(kb_id, asked.at, count_values)
     values = [dataclasses.asdict(facet) for facet in facets]
     return answer({"kb_id": kb_id, "key": asked.key, "values": values})
 
@@ -222,14 +222,14 @@ async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) 
     """
     if bool(asked.document) == bool(asked.entity):
         raise errors.request_invalid("give either document or entity")
-    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
+    kb_id = request.access.use_kb(asked.kb_id)
 
     def read_graph(kb: KnowledgeBase) -> Neighbourhood:
         if asked.document:
             return kb.graph.around_document(asked.document, limit=asked.limit)
         return kb.graph.around_entity(asked.entity, limit=asked.limit)
 
-    around = await request.service.read(lambda: kbs.read(kb_id, asked.at, read_graph))
+    around = await request.access.read(kb_id, asked.at, read_graph)
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 

@@ -59,7 +59,6 @@ from pair.app.kb_access import KbAccess, KbService, first_problem
 from pair.app.mcp import tools
 from pair.app.mcp.tools import Address, KbToolError, cut, most_bytes, take_fitting
 from pair.auth.rules import ANYBODY, Principal, covers
-from pair.engine.query.documents import DocumentPage
 from pair.kb.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.values import check_kb_id
@@ -275,12 +274,9 @@ async def _read_resource(access: KbAccess, uri: str) -> list[TextResourceContent
 
 
 async def _list_documents(access: KbAccess, address: Address) -> str:
-    service = access.service
-
-    def list_page(kb: KnowledgeBase) -> DocumentPage:
-        return kb.documents(after=address.after, limit=_DOCUMENTS_AT_A_TIME)
-
-    documents = await service.read(lambda: service.kbs.read(address.kb, address.at or None, list_page))
+    documents = await access.read(
+        address.kb, address.at or None, lambda kb: kb.documents(after=address.after, limit=_DOCUMENTS_AT_A_TIME)
+    )
     entries = [
         {"uri": str(Address(address.kb, document.id, at=address.at)), "title": document.title or document.id}
         for document in documents
