@@ -30,24 +30,24 @@ BUDGETS = {
         12,
     ),  # queries tokenized without the library, tokens for sites, vectors that come with documents, graphs by a model
     "app": (
-        9920,
-        42,
+        9874,
+        37,
     ),  # the OpenAI, Dify and OAuth formats, files of eight assistants, skills, receipts, history, crash traces
-    "auth": (870, 6),  # descriptions in full sentences
-    "blobs": (1594, 6),
-    "client": (870, 4),  # earlier versions, feedback, documents by ids, vectors, deletion by filter
+    "auth": (867, 6),  # descriptions in full sentences
+    "blobs": (1575, 6),
+    "client": (869, 3),  # earlier versions, feedback, documents by ids, vectors, deletion by filter
     "engine": (
-        13180,
-        48,
+        13169,
+        47,
     ),  # sites, full descriptions, scores as probabilities, filters as masks, links, joined postings and words
     "evaluation": (398, 2),  # feedback as judgements, a gate for builds
     "kb": (
-        5590,
-        19,
+        5564,
+        18,
     ),  # locked edits, links files, forged receipts, sites, feedback, storing, uploads, a sync of several KBs
     "librarians": (
-        3840,
-        17,
+        3837,
+        16,
     ),  # questions in seven languages, answers in three outcomes, statements of models checked, routing by evidence
     "packages": (4963, 16),  # bundles of the Open Knowledge Format
     "reading": (
@@ -59,11 +59,11 @@ BUDGETS = {
         8,
     ),  # frames, refreshed pages, a protocol, and a command, site, feed and bucket that speak it
     "sync": (
-        3854,
+        3848,
         15,
     ),  # addresses without tokens, named collections, ignore files, items of sources, reasons for each path
     "testing": (845, 7),
-    "text": (2688, 8),  # evidence for answers, definitions, thirty languages, spelling, links, Markdown as plain lines
+    "text": (2685, 8),  # evidence for answers, definitions, thirty languages, spelling, links, Markdown as plain lines
     "web": (1043, 5),
 }
 """The maximum number of lines and files of each package."""

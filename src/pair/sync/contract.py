@@ -25,7 +25,6 @@ class Pages(Protocol):
         self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
     ) -> FetchedPage | NotModified:
         """Send one conditional request. Raises PageFault of pair.network. Called from several threads at once."""
-        ...
 
 
 @runtime_checkable
@@ -34,12 +33,9 @@ class SyncObserver(Protocol):
 
     def say(self, text: str) -> None:
         """Show a message to the user."""
-        ...
 
     def planned(self, total: int, phase: str = "reading") -> None:
         """Note the number of sources that a phase works on: "reading", then "storing"."""
-        ...
 
     def finished(self, source_id: str) -> None:
         """Note that one of these sources is read and saved, or stored."""
-        ...

@@ -56,7 +56,6 @@ class SyncDependencies:
     open_source: Callable[[NamedCollection], Source] | None = None
     """A function that opens the source of a collection."""
     readers: list[str] = field(default_factory=list_readers)
-    """The kinds of documents that the installed extras read."""
 
 
 class SyncRun:
@@ -78,7 +77,6 @@ class SyncRun:
         self._refreshed: frozenset[str] = frozenset()
         self._gate = ModelGate()
         self._source_problems: set[str] = set()
-        self._readers = dependencies.readers
         self._added_readers: frozenset[str] = frozenset()
         """Readers that were installed since the last run."""
 
@@ -98,8 +96,8 @@ class SyncRun:
         with files.storage_errors(), files.exclusive_lock(self._paths.lock, on_wait=on_wait):
             sources = discover(self._paths)
             # With other conditions, every source is checked again.
-            interval_seconds = self._settings.url_refresh_min_interval_seconds
-            conditions = f"{self._settings.max_source_bytes} {self._readers} {READER_VERSION} {interval_seconds}"
+            readers, interval_seconds = self._dependencies.readers, self._settings.url_refresh_min_interval_seconds
+            conditions = f"{self._settings.max_source_bytes} {readers} {READER_VERSION} {interval_seconds}"
             named = (f"\n{entry.name} {entry.collection} {entry.fault}" for entry in self._paths.collections)
             fingerprint = sources.fingerprint(conditions + "".join(named))
             self._refreshed = choose_refreshed(sources, self._paths, refresh)
@@ -112,11 +110,11 @@ class SyncRun:
             with self._interrupts.hold(), self._store.open() as store:
                 sources = classify_missing(sources, self._paths, store.state)
                 if store.state.readers is None:
-                    store.note_reader(store.state.reader_version, self._readers)
-                self._added_readers = frozenset(self._readers).difference(store.state.readers or ())
+                    store.note_reader(store.state.reader_version, readers)
+                self._added_readers = frozenset(readers).difference(store.state.readers or ())
                 self._prepare(sources)
                 self._process(sources)
-                store.note_reader(READER_VERSION, self._readers)
+                store.note_reader(READER_VERSION, readers)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
                 # A source that was not tried again keeps its problem.
                 known = store.state.problems

@@ -354,7 +354,7 @@ _MOST_CHARACTERS = 500
 """Maximum length of a target; longer ones are not links to documents."""
 
 _MAYBE = re.compile(r"\]\(|\]\[|\[\[|\]:")
-_CODE = re.compile(
+_CODE_SPAN = re.compile(
     r"^ {0,3}(`{3,}+|~{3,}+)[^\n]*+(?:\n(?! {0,3}\1)[^\n]*+)*+(?:\n[^\n]*+)?+|(?<!`)(`++)(?!`)[^`\n]*+\2(?!`)",
     re.MULTILINE,
 )
@@ -388,7 +388,7 @@ def find_links(document_id: str, title: str, url: str, chunks: Sequence[str]) ->
     text = "\n".join(chunks)
     if not _MAYBE.search(text):
         return links
-    text = _CODE.sub(lambda code: " " * len(code[0]), text)
+    text = _CODE_SPAN.sub(lambda code: " " * len(code[0]), text)
     ends = list(itertools.accumulate(len(chunk) + 1 for chunk in chunks))
     own = frozenset(list_subjects(document_id, title, url))
     for place, target, is_wiki in _find_targets(text):

@@ -434,14 +434,11 @@ def _rank_words(counts: dict[str, int], tokens: Mapping[str, int]) -> list[str]:
     words = [
         word
         for word in counts
-        if word not in UNTELLING and (4 <= len(word) <= _MAX_TERM_CHARACTERS or _is_short_word(word))
+        if word not in UNTELLING
+        # Most short words of Latin, Greek and Cyrillic script say nothing.
+        and (4 <= len(word) <= _MAX_TERM_CHARACTERS or (2 <= len(word) < 4 and max(word) > "\u0530"))
     ]
     return sorted(words, key=lambda word: -counts[word] * min(len(word), 12))
-
-
-def _is_short_word(word: str) -> bool:
-    """Return whether a short word is informative: in Latin, Greek and Cyrillic script most short words are not."""
-    return 2 <= len(word) < 4 and max(word) > "\u0530"
 
 
 def _keep_hangul(run: re.Match[str]) -> str:

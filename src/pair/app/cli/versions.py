@@ -14,7 +14,7 @@ from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
     from pair.engine.maintenance.versions import ListedVersion
-    from pair.kb.answer_tests import ChangedAnswer, TestedQuestion
+    from pair.kb.answer_tests import ChangedAnswer
     from pair.kb.diff import ChangedDocument
     from pair.kb.reproduce import PassageAgain, ReproduceReport
     from pair.librarians.citations import FoundPassage
@@ -273,15 +273,14 @@ def run_tests(context: CliContext, target: Target = None, kb: TestedKb = None, q
         tested = check_answers(opened, expected)
     passed = sum(not result.faults for result in tested)
     value = {"passed": passed, "failed": len(tested) - passed, "questions": [result.to_json() for result in tested]}
-    lines = [line for result in tested if result.faults for line in _format_failure(result)]
+    lines = []
+    for result in tested:
+        if result.faults:
+            lines += [f"✗ {result.question:.200}", *(f"    {fault}" for fault in result.faults)]
     total = f"{passed} of {render.pluralize(len(tested), 'question')} passed."
     context.show(value, *lines, total, is_answer=True)
     if passed < len(tested):
         raise typer.Exit(1)
-
-
-def _format_failure(result: "TestedQuestion") -> list[str]:
-    return [f"✗ {result.question:.200}", *(f"    {fault}" for fault in result.faults)]
 
 
 def check(context: CliContext, file: ReceiptPath, package: CheckedPackage = None, identity: Identity = None) -> None:
