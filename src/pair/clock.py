@@ -16,11 +16,9 @@ _Result = TypeVar("_Result")
 class Clock(Protocol):
     def now(self) -> datetime.datetime:
         """Return the current instant, in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Return the seconds since a fixed moment; the value never decreases."""
-        ...
 
 
 class SystemClock:

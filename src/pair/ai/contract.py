@@ -17,11 +17,9 @@ class Summariser(Protocol):
     @property
     def model_calls(self) -> int:
         """The number of requests to a model so far, including retries."""
-        ...
 
     def summarise(self, source_id: str, text: str) -> str:
         """Return one to six lines, none of them blank; "" for a blank text. Raises ModelError (E301, E302)."""
-        ...
 
 
 class Embedder(Protocol):
@@ -32,29 +30,23 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """Model and version: two embedders whose vectors must not be mixed have different names."""
-        ...
 
     @property
     def dimension(self) -> int:
         """The length of a vector. Raises ModelError if only the model knows it and cannot be reached."""
-        ...
 
     @property
     def hybrid_weight(self) -> float:
         """The weight of its scores in hybrid search, from 0 to 1; keyword scores get the rest."""
-        ...
 
     def fit(self, query: str) -> float:
         """Return how well it knows the language of a query, from 0 to 1. The weight is multiplied by this."""
-        ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row of length 1 for each text; zeros for a text without content. Raises ModelError."""
-        ...
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """Return the rows of queries, which some models embed differently. Raises ModelError."""
-        ...
 
 
 class Reranker(Protocol):
@@ -62,7 +54,6 @@ class Reranker(Protocol):
 
     def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
         """Return a score for each text; higher is better. Raises ModelError."""
-        ...
 
 
 class LanguageModel(Protocol):
@@ -73,7 +64,6 @@ class LanguageModel(Protocol):
 
     def reply(self, instructions: str, text: str) -> str:
         """Return the reply of the model. Raises E301 if the model is unreachable, E302 if it refuses the text."""
-        ...
 
 
 @runtime_checkable
@@ -82,7 +72,6 @@ class StreamingModel(Protocol):
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
         """Yield the reply, piece by piece. Raises the errors of `reply`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +97,6 @@ class EntityExtractor(Protocol):
     @property
     def name(self) -> str:
         """The name of the extractor. It changes if the same text would give another result."""
-        ...
 
     def extract(self, text: str) -> Extraction:
         """Return the entities and relations. Raises E301 if the model is unreachable, E302 for an unusable reply."""
-        ...

@@ -79,7 +79,6 @@ class Collection(Protocol):
 
     def search(self, query: str, *, limit: int, mode: str) -> tuple[SearchResult, Mapping[str, str]]:
         """Return passages, and the time when each of their documents was last fetched or read, if known."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ class TextEmbedder(Protocol):
 
     def compare(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the similarity of each text to a question; 1 means equal. Raises ModelError."""
-        ...
 
 
 def coverage(words: frozenset[str] | set[str], weights: Mapping[str, float]) -> float:

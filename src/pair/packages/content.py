@@ -38,13 +38,11 @@ class Observer(Protocol):
 
     def say(self, text: str) -> None:
         """Show a message: a missing checksum, waiting for a lock, a retry."""
-        ...
 
     def transfer(
         self, name: str, total_bytes: int | None, have_bytes: int
     ) -> AbstractContextManager[Callable[[int], None]]:
         """Begin a transfer and yield a function to call with the number of bytes that arrived."""
-        ...
 
 
 def discard_part(part: Path) -> None:

@@ -83,14 +83,12 @@ class IndexInstaller(Protocol):
 
     def is_current(self, index_sha256: str) -> bool:
         """Return whether this index was the last one installed."""
-        ...
 
     def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> PublishIndex | None:
         """Store the missing shards, not visible yet; return None for a dry run, which changes nothing.
 
         Raises E221 for an index that is damaged or disagrees with its files, and DamagedCopyError for a missing file.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,6 @@ class RemoteFile(Protocol):
 
     def copy(self, start: int, length: int, path: Path) -> None:
         """Copy into a new file, in bounded memory. A broken transfer is resumed."""
-        ...
 
 
 @dataclass(frozen=True)

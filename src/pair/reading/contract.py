@@ -33,4 +33,3 @@ class UnreadableDocument(Exception):  # noqa: N818 - the reason why a file is sk
 class Reader(Protocol):
     def read(self, content: bytes, name: str, content_type: str = "", charset: str | None = None) -> Reading:
         """Read a document. Raises UnreadableDocument. Called from several threads at once."""
-        ...

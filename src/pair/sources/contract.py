@@ -67,4 +67,3 @@ class SourceFault(Exception):  # noqa: N818 - the reason why a source could not 
 class Source(Protocol):
     def read(self, cursor: Any) -> Iterator[Event]:
         """Yield the changes since the cursor of the last read; None for the first read. Raises SourceFault."""
-        ...

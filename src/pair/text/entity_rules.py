@@ -121,7 +121,6 @@ class Grapher(Protocol):
     @property
     def name(self) -> str:
         """A name that changes when the same documents would get other graphs."""
-        ...
 
     def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]: ...
 

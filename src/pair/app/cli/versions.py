@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pair.engine.maintenance.versions import ListedVersion
     from pair.kb.answer_tests import ChangedAnswer
     from pair.kb.diff import ChangedDocument
-    from pair.kb.reproduce import PassageAgain, ReproduceReport
+    from pair.kb.receipts import PassageAgain, ReproduceReport
     from pair.librarians.citations import FoundPassage
 
 _WANTED_HELP = "Number of the version, or version of the installed package."
@@ -149,8 +149,8 @@ def reproduce(context: CliContext, file: File, kb: Kb = None, at: AtVersion = No
       pair reproduce answer.json --at current    # what changed since?
       pair reproduce answer.json --package handbook-1.0.0.zip
     """
-    from pair.kb.reproduce import read_answer  # noqa: PLC0415 - loads the engine
-    from pair.kb.reproduce import reproduce as reproduce_retrieval  # noqa: PLC0415
+    from pair.kb.receipts import read_answer  # noqa: PLC0415 - loads the engine
+    from pair.kb.receipts import reproduce as reproduce_retrieval  # noqa: PLC0415
 
     if package is not None and (kb is not None or at is not None):
         raise errors.command_line_invalid("Cannot use --package with --kb or --at: a package has one version.")
