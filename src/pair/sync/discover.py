@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
 from pair import errors, files
 from pair.sync.collection import CollectionSettings
@@ -19,8 +18,6 @@ from pair.values import redact_url
 
 QUESTIONS_NAME = "questions.jsonl"
 """Test questions of a KB, in its folder. The file is not a document: a search would find the question itself."""
-
-_Half = TypeVar("_Half")
 
 
 @dataclass(frozen=True)
@@ -244,29 +241,46 @@ class SyncPaths:
 
 
 @dataclass(frozen=True)
-class Discovered:
-    """The current source set. Files or URLs are None if they are missing, or a fault says why they are unknown."""
+class FoundCollection:
+    """The current content of a collection; unknown if there is a fault, or if its place is missing."""
 
-    files: FoundFiles | None
-    urls: list[str] | None
-    files_fault: str = ""
-    urls_fault: str = ""
-    collections: Mapping[str, "FoundCollection"] = field(default_factory=dict)
+    files: FoundFiles = field(default_factory=lambda: FoundFiles({}, {}))
+    urls: tuple[str, ...] = ()
+    is_source: bool = False
+    fault: str = ""
+    is_missing: bool = False
+
+    def holds(self, source_id: str, source_type: str) -> bool:
+        """Return whether a file or item may still exist, for example in an unreadable folder."""
+        is_unknown = bool(self.fault) or self.is_missing
+        return is_unknown or (self.files.may_hold(source_id) if source_type == "file" else self.is_source)
+
+    def refuse_missing(self, what: str, path: Path) -> "FoundCollection":
+        """Treat a missing place as a fault, which keeps its documents."""
+        return FoundCollection(fault=errors.sync_place_missing(what, str(path)).message) if self.is_missing else self
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """The current source set: `kb.sources_dir`, the links file, and the named collections."""
+
+    files: FoundCollection
+    urls: FoundCollection
+    collections: Mapping[str, FoundCollection]
 
     @property
     def faults(self) -> tuple[str, ...]:
-        named = (found.fault for found in self.collections.values())
-        return tuple(fault for fault in (self.files_fault, self.urls_fault, *named) if fault)
+        return tuple(found.fault for found in (self.files, self.urls, *self.collections.values()) if found.fault)
 
     def fingerprint(self, conditions: str) -> str:
-        listings = [self.files, *(found.files for found in self.collections.values())]
-        files_part = "".join(listing.fingerprint() for listing in listings if listing is not None)
+        found = [*([] if self.files.is_missing else [self.files]), *self.collections.values()]
+        files_part = "".join(entry.files.fingerprint() for entry in found)
         urls = [f"{url}\0{name}" if name else url for url, name in self.owners().items()]
         return hashlib.sha256("\n".join([conditions, files_part, *urls]).encode()).hexdigest()
 
     def owners(self) -> dict[str, str]:
         """Return each URL with the name of its collection; empty for URLs of the links file."""
-        owners = dict.fromkeys(self.urls or (), "")
+        owners = dict.fromkeys(self.urls.urls, "")
         for name, found in self.collections.items():
             owners = dict.fromkeys(found.urls, name) | owners
         return owners
@@ -274,95 +288,71 @@ class Discovered:
     def listing(self) -> FoundFiles:
         """Return the files of all collections together."""
         if not self.collections:
-            return self.files if self.files is not None else FoundFiles({}, {})
+            return self.files.files
         every = FoundFiles({}, {})
-        for listing in (self.files, *(found.files for found in self.collections.values())):
-            if listing is not None:
-                every.files.update(listing.files)
-                every.skipped.update(listing.skipped)
-                every.unreadable.update(listing.unreadable)
-                every.excluded.update(listing.excluded)
+        for found in (self.files, *self.collections.values()):
+            every.files.update(found.files.files)
+            every.skipped.update(found.files.skipped)
+            every.unreadable.update(found.files.unreadable)
+            every.excluded.update(found.files.excluded)
         return every
 
     def may_hold(self, path: str) -> bool:
         """Return whether a path may exist although it was not listed, for example in an unreadable folder."""
-        name = path.partition("/")[0]
-        if name in self.collections:
-            found = self.collections[name]
-            return bool(found.fault) or found.files.may_hold(path)
-        return self.files is None or self.files.may_hold(path)
-
-
-@dataclass(frozen=True)
-class FoundCollection:
-    """The current content of a named collection; unknown if there is a fault."""
-
-    files: FoundFiles = field(default_factory=lambda: FoundFiles({}, {}))
-    urls: tuple[str, ...] = ()
-    is_source: bool = False
-    fault: str = ""
-
-    def holds(self, source_id: str, source_type: str) -> bool:
-        """Return whether a source of this type may still exist."""
-        if self.fault:
-            return True
-        if source_type == "file":
-            return self.files.may_hold(source_id)
-        return source_id in self.urls if source_type == "url" else self.is_source
+        return self.collections.get(path.partition("/")[0], self.files).holds(path, "file")
 
 
 def discover(paths: SyncPaths) -> Discovered:
     """Return the current source set. Raises ELOOP if the default sources folder is a link; a named one may be."""
-    listing, files_fault, addresses, urls_fault = None, "", None, ""
+    found_files = found_urls = FoundCollection(is_missing=True)
     roots = {entry.name: os.path.realpath(entry.path) for entry in paths.collections if entry.path is not None}
     if not paths.is_named_only:
         if not paths.is_sources_dir_named:
             files.resolve(paths.sources_dir)
         others = frozenset(roots.values())
-        listing, files_fault = _look(lambda folder: find_files(folder, others=others), paths.sources_dir)
-        if listing is not None:
-            _drop_own_files(listing, paths, paths.sources_dir)
-        addresses, urls_fault = _look(find_addresses, paths.links_file)
+        found_files = _look(
+            lambda folder: FoundCollection(_drop_own_files(find_files(folder, others=others), paths, folder)),
+            paths.sources_dir,
+        )
+        found_urls = _look(_find_urls, paths.links_file)
         roots[""] = os.path.realpath(paths.sources_dir)
-    urls = None if addresses is None else list(addresses)
     found = {entry.name: _find_collection(entry, paths, roots) for entry in paths.collections}
-    sources = Discovered(listing, urls, files_fault, urls_fault, found)
+    sources = Discovered(found_files, found_urls, found)
     return _refuse_shared_ids(sources, paths) if found else sources
 
 
 def _find_collection(entry: NamedCollection, paths: SyncPaths, roots: Mapping[str, str]) -> FoundCollection:
     if entry.fault or entry.path is None:
         return FoundCollection(is_source=entry.collection.is_source, fault=entry.fault)
-    what = f"collection {entry.name}"
-    if entry.collection.kind == "links":
-        addresses, fault = _look(find_addresses, entry.path)
-        fault = fault or ("" if addresses is not None else errors.sync_place_missing(what, str(entry.path)).message)
-        return FoundCollection(urls=tuple(addresses or ()), fault=fault)
     others = frozenset(root for name, root in roots.items() if name != entry.name)
 
-    def find(folder: Path) -> FoundFiles:
+    def find(folder: Path) -> FoundCollection:
         walk = _Walk(os.path.realpath(folder), FoundFiles({}, {}), entry.name, others)
-        return _find_below(entry.prefix, walk, entry.make_selection())
+        listing = _find_below(entry.prefix, walk, entry.make_selection())
+        return FoundCollection(_drop_own_files(listing, paths, folder, entry.prefix))
 
-    listing, fault = _look(find, entry.path)
-    if entry.path.is_file():
-        fault = errors.storage_failed(str(entry.path), "it is a file, not a folder", is_reading=True).message
-    if listing is None:
-        return FoundCollection(fault=fault or errors.sync_place_missing(what, str(entry.path)).message)
-    _drop_own_files(listing, paths, entry.path, entry.prefix)
-    return FoundCollection(listing)
+    found = _look(_find_urls if entry.collection.kind == "links" else find, entry.path)
+    if entry.collection.kind != "links" and entry.path.is_file():
+        reason = "it is a file, not a folder"
+        return FoundCollection(fault=errors.storage_failed(str(entry.path), reason, is_reading=True).message)
+    return found.refuse_missing(f"collection {entry.name}", entry.path)
 
 
-def _drop_own_files(listing: FoundFiles, paths: SyncPaths, folder: Path, prefix: str = "") -> None:
+def _find_urls(path: Path) -> FoundCollection:
+    return FoundCollection(urls=tuple(find_addresses(path)))
+
+
+def _drop_own_files(listing: FoundFiles, paths: SyncPaths, folder: Path, prefix: str = "") -> FoundFiles:
     """Drop files that pair writes or reads as configuration, if they are in the listing."""
     for path in (*([paths.llms.path] if paths.llms is not None else []), *paths.own_files):
         own = os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118
         listing.files.pop(prefix + os.path.relpath(own, os.path.realpath(folder)).replace(os.sep, "/"), None)
+    return listing
 
 
 def _refuse_shared_ids(sources: Discovered, paths: SyncPaths) -> Discovered:
     """Report a fault of a collection if one of its files has the id of a file of `kb.sources_dir`."""
-    known = sources.files.files if sources.files is not None else {}
+    known = sources.files.files.files
     found = dict(sources.collections)
     for name, entry in found.items():
         shared = known.keys() & entry.files.files.keys() if known else set()
@@ -372,13 +362,14 @@ def _refuse_shared_ids(sources: Discovered, paths: SyncPaths) -> Discovered:
     return dataclasses.replace(sources, collections=found)
 
 
-def _look(find: Callable[[Path], _Half], path: Path) -> tuple[_Half | None, str]:
+def _look(find: Callable[[Path], FoundCollection], path: Path) -> FoundCollection:
     try:
-        return find(path), ""
+        return find(path)
     except (FileNotFoundError, NotADirectoryError):
-        return None, ""
+        return FoundCollection(is_missing=True)
     except OSError as fault:
-        return None, errors.storage_failed(str(path), files.describe_os_error(fault), is_reading=True).message
+        reason = files.describe_os_error(fault)
+        return FoundCollection(fault=errors.storage_failed(str(path), reason, is_reading=True).message)
 
 
 def choose_refreshed(sources: Discovered, paths: SyncPaths, pattern: str | None) -> frozenset[str]:
@@ -391,43 +382,34 @@ def choose_refreshed(sources: Discovered, paths: SyncPaths, pattern: str | None)
             matches_pattern(text, pattern) for text in (entry.name, entry.collection.address)
         ):
             chosen.add(entry.name)
-    if not chosen and not sources.urls_fault:
+    if not chosen and not sources.urls.fault:
         raise errors.no_url_matches(pattern)
     return frozenset(chosen)
 
 
 def find_gone(sources: Discovered, state: SyncState) -> set[str]:
     """Return the ids of records whose source no longer exists."""
-    gone: set[str] = set()
-    unnamed: dict[str, Mapping[str, Any]] = {}
+    owners, gone = sources.owners(), set[str]()
     for source_id, value in state.sources.items():
-        source_type = value["source_type"]
-        name = read_collection(value)
-        if not name:
-            unnamed[source_id] = value
-        elif (found := sources.collections.get(name)) is None or not found.holds(source_id, source_type):
+        kind, name = value["source_type"], read_collection(value)
+        found = sources.collections.get(name) if name else {"file": sources.files, "url": sources.urls}.get(kind)
+        is_kept = found.holds(source_id, kind) if found is not None else not name
+        if not is_kept and source_id not in owners:
             gone.add(source_id)
-    if sources.files is not None:
-        listing = sources.files
-        gone |= {path for path, value in unnamed.items() if "file" in value and not listing.may_hold(path)}
-    if sources.urls is not None:
-        gone |= {url for url, value in unnamed.items() if "url" in value}.difference(sources.urls)
-    return gone - sources.owners().keys()
+    return gone
 
 
 def classify_missing(sources: Discovered, paths: SyncPaths, state: SyncState) -> Discovered:
     """Treat a missing folder or links file as empty, or as a fault, which keeps its documents."""  # sync-50
-    if sources.files is None and not sources.files_fault:
+    found_files, found_urls, is_read = sources.files, sources.urls, not paths.is_named_only
+    if is_read and found_files.is_missing:
         has_files = any("file" in value and not read_collection(value) for value in state.sources.values())
-        if not paths.is_named_only and (paths.is_sources_dir_named or has_files):
-            fault = errors.sync_place_missing("sources folder", str(paths.sources_dir)).message
-            sources = dataclasses.replace(sources, files_fault=fault)
-        else:
-            sources = dataclasses.replace(sources, files=FoundFiles({}, {}))
-    if sources.urls is None and not sources.urls_fault:
-        if paths.is_links_file_named and not paths.is_named_only:
-            fault = errors.sync_place_missing("links file", str(paths.links_file)).message
-            sources = dataclasses.replace(sources, urls_fault=fault)
-        else:
-            sources = dataclasses.replace(sources, urls=[])
-    return sources
+        if paths.is_sources_dir_named or has_files:
+            found_files = found_files.refuse_missing("sources folder", paths.sources_dir)
+    if is_read and paths.is_links_file_named:
+        found_urls = found_urls.refuse_missing("links file", paths.links_file)
+    return dataclasses.replace(
+        sources,
+        files=dataclasses.replace(found_files, is_missing=False),
+        urls=dataclasses.replace(found_urls, is_missing=False),
+    )

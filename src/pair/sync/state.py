@@ -212,25 +212,19 @@ class StoredSkip(msgspec.Struct):
     reason: _Text
 
 
-class SourceChange(msgspec.Struct, tag_field="kind", tag="source"):
-    """A line of the journal: a changed source."""
+class JournalLine(msgspec.Struct):
+    """A change of a source, a skipped file or a cursor."""
 
+    kind: Literal["source", "skipped", "cursor"]
     key: _Text
-    value: StoredSource | None
+    value: Any
 
 
-class SkipChange(msgspec.Struct, tag_field="kind", tag="skipped"):
-    """A line of the journal: a skipped file."""
-
-    key: _Text
-    value: StoredSkip | None
-
-
-class CursorChange(msgspec.Struct, tag_field="kind", tag="cursor"):
-    """A line of the journal: a changed cursor."""
-
-    key: _Text
-    value: StoredCursor | None
+JOURNAL_VALUES: Mapping[str, Any] = {
+    "source": StoredSource | None,
+    "skipped": StoredSkip | None,
+    "cursor": StoredCursor | None,
+}
 
 
 class _StoredHead(msgspec.Struct):

@@ -27,12 +27,11 @@ from pair import errors, files
 from pair.clock import Clock
 from pair.sync.rules import FileSeen
 from pair.sync.state import (
+    JOURNAL_VALUES,
     SCHEMA_VERSION,
-    CursorChange,
+    JournalLine,
     LlmsFile,
     Record,
-    SkipChange,
-    SourceChange,
     StoredSkip,
     SyncState,
     format_index,
@@ -52,7 +51,6 @@ _RESTS_PER_SAVE = 7
 _END = b"\n}}\n"
 _PROBLEMS = 200
 _REASON_CHARACTERS = 300
-_CHANGE: Any = SourceChange | SkipChange | CursorChange
 
 
 class StateHead(msgspec.Struct):
@@ -150,18 +148,19 @@ class StateStore:
 
     def settle(self, fingerprint: str) -> None:
         """Note that this run was complete."""
+        self._note("settled", fingerprint)
+
+    def _note(self, name: str, value: object) -> None:
+        """Set a field of the state. An equal value does not count as a change."""
         with self._lock:
-            if self.state.settled != fingerprint:
-                self.state.settled = fingerprint
+            if getattr(self.state, name) != value:
+                setattr(self.state, name, value)
                 self._is_dirty = True
 
     def note_problems(self, problems: dict[str, str]) -> None:
         """Keep the first problems, shortened. The same problems again do not count as a change."""
         kept = {source_id: clip(problems[source_id], _REASON_CHARACTERS) for source_id in sorted(problems)[:_PROBLEMS]}
-        with self._lock:
-            if self.state.problems != kept:
-                self.state.problems = kept
-                self._is_dirty = True
+        self._note("problems", kept)
 
     def note_pause(self, host: str, until: datetime.datetime) -> None:
         """Note that a host asked for no request before this time."""
@@ -172,17 +171,13 @@ class StateStore:
 
     def note_interval(self, seconds: float) -> None:
         """Note the refresh interval of this run."""
-        with self._lock:
-            if self.state.interval_seconds != seconds:
-                self.state.interval_seconds = seconds
-                self._is_dirty = True
+        self._note("interval_seconds", seconds)
 
     def note_reader(self, version: int, readers: list[str]) -> None:
         """Note that this version of the reader read every file, with the readers of these extras."""
         with self._lock:
-            if (self.state.reader_version, self.state.readers) != (version, readers):
-                self.state.reader_version, self.state.readers = version, readers
-                self._is_dirty = True
+            self._note("reader_version", version)
+            self._note("readers", readers)
 
     # Changes
 
@@ -430,9 +425,9 @@ def _replay(path: Path, state: SyncState) -> None:
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().split(b"\n"):
             with contextlib.suppress(ValueError, RecursionError):
-                change = json.loads(line)
-                convert_json(change, _CHANGE)
-                _apply(state, change["kind"], change["key"], change["value"])
+                change = convert_json(json.loads(line), JournalLine)
+                convert_json(change.value, JOURNAL_VALUES[change.kind])
+                _apply(state, change.kind, change.key, change.value)
 
 
 def _apply(state: SyncState, kind: str, key: str, value: dict[str, Any] | None) -> None:
