@@ -7,6 +7,7 @@ longer than its lease, so the manifest is always swapped by compare-and-swap.
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import logging
 import os
@@ -420,6 +421,7 @@ class LeaseQueue:
             self._pause(_LONG_PAUSE)
         tries = [number for number in range(attempts) for _ in range(min(number + 1, _MOST_TRIES))]
         place: Lease | None = None
+        request = functools.partial(HeldLease, self._leases, name, seconds=seconds, clock=self._clock)
         try:
             for refusals in tries[:-1]:
                 before_try()
@@ -428,15 +430,12 @@ class LeaseQueue:
                     if is_queued and place is None:
                         place = self._leases.acquire(f"{name}.next", seconds=min(seconds, _NEXT_SECONDS))
                     pause = _SHORT_PAUSE if place else pause
-                    return self._request(name, seconds, refusals)
+                    return request(refusals=refusals)
                 is_queued = True
                 self._pause(pause)
             before_try()
-            return self._request(name, seconds, attempts - 1)
+            return request(refusals=attempts - 1)
         finally:
             if place is not None:
                 with contextlib.suppress(errors.StorageError):  # The lease expires without a release.
                     self._leases.release(place)
-
-    def _request(self, name: str, seconds: float, refusals: int) -> HeldLease:
-        return HeldLease(self._leases, name, seconds=seconds, clock=self._clock, refusals=refusals)

@@ -144,7 +144,7 @@ class Downloader:
                 return _RemoteHead(_content_length(response) or None, _validators(response))
 
         try:
-            head = self.web.retrying(attempt, on_retry=self.observer.say)
+            head = self.web.retry_policy.run(attempt, self.observer.say)
         except RequestFault as fault:
             if fault.was_reached:
                 logger.debug("no HEAD", extra={"reason": fault.reason})
@@ -218,7 +218,7 @@ def _retry_while_progressing(
     while True:
         before = arrived_bytes()
         try:
-            return web.retrying(attempt, on_retry=on_retry)
+            return web.retry_policy.run(attempt, on_retry)
         except RequestFault as fault:
             if not fault.retryable or arrived_bytes() < before + _PROGRESS_WORTH_ANOTHER_TRY_BYTES:
                 raise
@@ -418,7 +418,7 @@ def open_ranges(web: HttpClient, url: str, observer: Observer) -> "RangedFile | 
                 raise RequestFault(f"{len(tail)} of {end - start} bytes arrived", retryable=True)
             return RangedFile(web, url, observer, size_bytes, tail, _validators(response))
 
-    return web.retrying(attempt, on_retry=observer.say)
+    return web.retry_policy.run(attempt, observer.say)
 
 
 def _cut_off(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:

@@ -221,17 +221,13 @@ def lock_kb(installed: Record, target: Path, lock_path: Path) -> LockedKb:
     if not rules.is_remote(source) and os.path.commonpath([base, source]) != os.path.sep:
         relative = os.path.relpath(source, base)
         source = relative if relative.startswith("..") else f"./{relative}"
+    same = ("name", "version", "archive_sha256", "commit", "embedder", "manifest_version")
     return LockedKb(
         id=header.kb_id,
         target=make_relative(target, lock_path),
         source=source,
-        name=header.name,
-        version=header.version,
-        archive_sha256=header.archive_sha256,
-        commit=header.commit,
         content_sha256=header.content_sha256 or _hash_listed(installed),
-        embedder=header.embedder,
-        manifest_version=header.manifest_version,
+        **{name: getattr(header, name) for name in same},
     )
 
 

@@ -165,21 +165,9 @@ class PageSeen:
 
 def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """Return the record to store before the summary, so that the page need not be fetched again."""  # sync-22
-    return UrlRecord(
-        source_id=url,
-        content_hash=page.content_hash,
-        summary_text="",
-        summary_pending=True,
-        last_indexed_at=now,
-        last_fetched_at=now,
-        etag=page.etag,
-        last_modified=page.last_modified,
-        fetch_status="success",
-        next_check_at=_after_interval(now, settings),
-        validated_at=page.validated_at,
-        title=page.title,
-        metadata=page.metadata,
-    )
+    validated_at = page.validated_at
+    blank = UrlRecord(url, page.content_hash, "", True, now, now, None, None, "success", now, validated_at=validated_at)
+    return url_after_fetch(blank, page, now, settings)
 
 
 def url_needs_summary(record: UrlRecord, content_hash: str) -> bool:

@@ -15,7 +15,6 @@ from pair.clock import Clock
 from pair.network import (
     LONGEST_PAUSE_SECONDS,
     RequestFault,
-    Result,
     RetryPolicy,
     describe_fault,
     describe_request_fault,
@@ -55,7 +54,7 @@ class HttpClient:
         token_url: str = "",
     ) -> None:
         self._timeout_seconds = timeout_seconds
-        self._retry_policy = retry_policy
+        self.retry_policy = retry_policy
         self._follow_redirects = follow_redirects
         self._clock = clock
         self._token = token
@@ -118,11 +117,7 @@ class HttpClient:
                     raise RequestFault(str(fault)) from fault
                 return HttpAnswer(response.status_code, response.headers, bytes(body))
 
-        return self.retrying(attempt, on_retry=self.say)
-
-    def retrying(self, attempt: Callable[[], Result], *, on_retry: Callable[[str], None]) -> Result:
-        """Run an attempt until it succeeds, fails permanently, or no retries are left; see RetryPolicy."""
-        return self._retry_policy.run(attempt, on_retry)
+        return self.retry_policy.run(attempt, self.say)
 
     def _get_client(self) -> httpx2.Client:
         if self._client is None:

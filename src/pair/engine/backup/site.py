@@ -18,6 +18,7 @@ Invariants
 import hashlib
 import itertools
 import json
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -34,6 +35,7 @@ from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
 from pair.engine.format.vectors import Vectors, quantize
 from pair.engine.storage.shard_cache import OpenShard, ShardCache
+from pair.engine.write.prepare import split_by_size
 from pair.engine.write.writer import live_mask
 from pair.text.languages import LANGUAGES, STOP_WORDS
 from pair.text.tokenizer import fold, stem
@@ -201,21 +203,14 @@ def _write_terms(keywords: KeywordRows, units: _UnitWriter) -> list[str]:
     rows = np.repeat(np.arange(keywords.count), np.diff(keywords.starts))[order]
     counts = keywords.counts[order]
     starts = np.searchsorted(keywords.terms[order], np.arange(len(keywords.words) + 1)).tolist()
+    entries = (
+        (word, _encode_term(word, rows[begin:end], counts[begin:end], keywords.count))
+        for word, (begin, end) in zip(keywords.words, itertools.pairwise(starts), strict=True)
+    )
     firsts: list[str] = []
-    unit, first = bytearray(), ""
-    for number, word in enumerate(keywords.words):
-        own = slice(starts[number], starts[number + 1])
-        entry = _encode_term(word, rows[own], counts[own], keywords.count)
-        if unit and len(unit) + len(entry) > _TERM_UNIT_BYTES:
-            units.add(_compress(bytes(unit)))
-            firsts.append(first)
-            unit = bytearray()
-        if not unit:
-            first = word.decode(errors="replace")
-        unit += entry
-    if unit:
-        units.add(_compress(bytes(unit)))
-        firsts.append(first)
+    for unit in split_by_size(entries, lambda entry: len(entry[1]), sys.maxsize, _TERM_UNIT_BYTES):
+        units.add(_compress(b"".join(content for _, content in unit)))
+        firsts.append(unit[0][0].decode(errors="replace"))
     return firsts
 
 
@@ -287,22 +282,16 @@ def _write_texts(
     """Write the rows, and return the first row of each unit, and the documents."""
     firsts: list[int] = []
     documents: list[tuple[str, str, str]] = []
-    pieces: list[dict[str, Any]] = []
-    size = number = 0
-    for piece in _cut_documents(shards, order):
-        if piece["chunk"] == 0:
-            documents.append((piece["id"], piece["title"], piece["url"]))
-        own = sum(len(row[2]) for row in piece["rows"])
-        if pieces and size + own > _TEXT_UNIT_BYTES:
-            units.add(_compress(_to_json(pieces)))
-            pieces, size = [], 0
-        if not pieces:
-            firsts.append(number)
-        pieces.append(piece)
-        size += own
-        number += len(piece["rows"])
-    if pieces:
+    number = 0
+
+    def measure(piece: dict[str, Any]) -> int:
+        return sum(len(row[2]) for row in piece["rows"])
+
+    for pieces in split_by_size(_cut_documents(shards, order), measure, sys.maxsize, _TEXT_UNIT_BYTES):
+        documents += [(piece["id"], piece["title"], piece["url"]) for piece in pieces if piece["chunk"] == 0]
         units.add(_compress(_to_json(pieces)))
+        firsts.append(number)
+        number += sum(len(piece["rows"]) for piece in pieces)
     return firsts, documents
 
 
@@ -332,24 +321,10 @@ def _cut_documents(shards: Sequence[_Shard], order: Sequence[_Row]) -> Iterator[
             joins = gap if gap is not None and not gap.strip() else None
             page = [text.count("\f", 0, start) + 1] if "pages" in header.metadata else []
             entries.append([start, end, text[start:end], joins, *page])
-        for begin, end in _cut_entries(entries):
-            yield {
-                "id": header.id,
-                "title": header.title,
-                "url": header.url,
-                "chunk": begin,
-                "rows": entries[begin:end],
-            }
-
-
-def _cut_entries(entries: Sequence[Sequence[Any]]) -> Iterator[tuple[int, int]]:
-    begin = size = 0
-    for place, entry in enumerate(entries):
-        if place > begin and size + len(entry[2]) > _TEXT_UNIT_BYTES:
-            yield begin, place
-            begin, size = place, 0
-        size += len(entry[2])
-    yield begin, len(entries)
+        begin = 0
+        for own in split_by_size(entries, lambda entry: len(entry[2]), sys.maxsize, _TEXT_UNIT_BYTES):
+            yield {"id": header.id, "title": header.title, "url": header.url, "chunk": begin, "rows": own}
+            begin += len(own)
 
 
 # ── vectors ────────────────────────────────────────────────────────────────────────────────────────

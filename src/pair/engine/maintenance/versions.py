@@ -65,18 +65,12 @@ def list_versions(context: EngineContext) -> list[ListedVersion]:
         if not (after.is_rearranged and after.number == manifest.number + 1):  # Skip a version with the same documents.
             listed.append(manifest)
         after = manifest
+    same = ("number", "created_at", "made_by", "documents", "size_bytes", "embedder", "label", "restored")
     return [
         ListedVersion(
-            number=manifest.number,
-            created_at=manifest.created_at,
-            made_by=manifest.made_by,
-            documents=manifest.documents,
+            **{name: getattr(manifest, name) for name in same},
             chunks=manifest.rows,
             shards=len(manifest.shards),
-            size_bytes=manifest.size_bytes,
-            embedder=manifest.embedder,
-            label=manifest.label,
-            restored=manifest.restored,
             is_current=manifest is current,
         )
         for manifest in listed
