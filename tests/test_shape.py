@@ -1,6 +1,7 @@
 """The structure of the code: budgets, public names, and the modules that `import pair` may load."""
 
 import ast
+import collections
 import functools
 import gc
 import subprocess
@@ -232,6 +233,16 @@ def test_no_two_classes_share_a_name() -> None:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name.lstrip("_"), []).append(name_of(path))
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_each_module_assigns_a_constant_once() -> None:
+    """A second constant of the same name would replace the first without any warning."""
+    again = []
+    for path in FILES:
+        targets = [target for node in tree_of(path).body if isinstance(node, ast.Assign) for target in node.targets]
+        names = collections.Counter(target.id for target in targets if isinstance(target, ast.Name))
+        again += [f"{name_of(path)}:{name}" for name, count in names.items() if count > 1]
+    assert again == []
 
 
 def test_functions_are_named_by_a_verb() -> None:
