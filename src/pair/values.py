@@ -406,13 +406,18 @@ def check_filter(given: object) -> None:
         check_texts("filter", given)
 
 
-def check_search(query: object, limit: object, condition: object, options: object) -> None:
-    """Check the arguments that all searches share. Raises E238."""
+def check_search(query: str, mode: str, limit: object, condition: object, options: object) -> SearchMode:
+    """Check the arguments of a search, and return its mode. Raises E238; E215 for a mode or query that is not valid."""
     check_text("query", query)
     check_count("limit", limit)
     check_filter(condition)
     if options is not None and not isinstance(options, SearchOptions):
         raise errors.argument_invalid("options", "SearchOptions", options)
+    if mode not in MODES:
+        raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
+    if not query.strip():
+        raise errors.query_invalid("the query is empty")
+    return mode
 
 
 def check_load(documents: object, owner: str, chunk_size: int | None) -> Iterator[Document]:

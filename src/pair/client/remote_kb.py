@@ -50,7 +50,7 @@ from pair.engine.write.writer import WriteReport
 from pair.librarians.contract import Context, Response
 from pair.librarians.threads import in_thread
 from pair.sync.report import SyncReport
-from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, Hits, SearchOptions, check_kb_id, convert_json
+from pair.values import DEFAULT_MODE, Document, GraphParameters, Hits, SearchOptions, check_kb_id, convert_json
 
 Rating = Literal["up", "down"]
 
@@ -243,11 +243,7 @@ class RemoteKnowledgeBase:
         options: SearchOptions | None = None,
     ) -> Hits:
         """Return the matching passages, best first. Raises E620 for `exact` and for graph parameters."""
-        values.check_search(query, limit, filter, options)
-        if mode not in MODES:
-            raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
-        if not query.strip():
-            raise errors.query_invalid("the query is empty")
+        values.check_search(query, mode, limit, filter, options)
         more = options or SearchOptions()
         if exact or more.graph != GraphParameters():
             raise errors.not_over_http("a search with exact or graph parameters")

@@ -13,7 +13,7 @@ from pair.engine.query.retrieve import SearchRequest
 from pair.engine.query.search import rerank
 from pair.text.entity_rules import find_question_entities
 from pair.text.tokenizer import parse_query
-from pair.values import DEFAULT_MODE, MODES, Document, Hits, SearchOptions
+from pair.values import DEFAULT_MODE, Document, Hits, SearchOptions
 
 if TYPE_CHECKING:  # A search does not load the code that writes, maintains and answers.
     from pair.engine.maintenance.compaction import CompactionReport
@@ -193,11 +193,7 @@ class KnowledgeBase:
         `exact`: compare every row of every shard. `explain`: explain the score of each hit. Raises E201, E204, E205,
         E206, E215, E238, E304; E207 if no shard could be searched; ModelError.
         """
-        values.check_search(query, limit, filter, options)
-        if mode not in MODES:
-            raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
-        if not query.strip():
-            raise errors.query_invalid("the query is empty")
+        mode = values.check_search(query, mode, limit, filter, options)
         condition = _parse_filter(filter)
         core, engine, embedding = self._core, self._core.engine, self._core.embedding
         # The first search reads the manifest only once.
