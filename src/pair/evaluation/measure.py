@@ -372,17 +372,14 @@ def find_failures(
     """Return the figures of measured modes below a least value, or below the baseline by more than the tolerance."""
     failures: list[dict[str, Any]] = []
     for mode, values in measured.items():
-        for figure, wanted in least.items():
-            if values[figure] < wanted:
-                failures.append(_describe(mode, figure, values[figure], wanted, "min"))
-        for figure, before in baseline.get(mode, {}).items():
-            if values[figure] < before - tolerance:
-                failures.append(_describe(mode, figure, values[figure], before, "baseline"))
+        limits = [(figure, wanted, wanted, "min") for figure, wanted in least.items()]
+        limits += [(figure, old, old - tolerance, "baseline") for figure, old in baseline.get(mode, {}).items()]
+        failures += [
+            {"mode": mode, "figure": figure, "value": values[figure], "wanted": wanted, "rule": rule}
+            for figure, wanted, lowest, rule in limits
+            if values[figure] < lowest
+        ]
     return failures
-
-
-def _describe(mode: str, figure: str, value: float, wanted: float, rule: str) -> dict[str, Any]:
-    return {"mode": mode, "figure": figure, "value": value, "wanted": wanted, "rule": rule}
 
 
 def format_gate(failures: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -128,8 +128,6 @@ def _make_json(value: Any) -> Any:
         return {str(key): _make_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_make_json(item) for item in value]
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int) and abs(value) < _LARGEST_NUMBER:
-        return value
-    return value if isinstance(value, float) and math.isfinite(value) else str(value)
+    is_number = isinstance(value, int) and abs(value) < _LARGEST_NUMBER
+    is_number |= isinstance(value, float) and math.isfinite(value)
+    return value if value is None or isinstance(value, str) or is_number else str(value)

@@ -239,15 +239,11 @@ class _MarkdownWriter:
 
     # Lists
 
-    def _begin_bullets(self, _node: LexborNode) -> bool:
-        self._flush_lead()
-        self._counters.append(None)
-        return True
-
-    def _begin_numbers(self, node: LexborNode) -> bool:
+    def _begin_list(self, node: LexborNode) -> bool:
         self._flush_lead()
         start = node.attributes.get("start") or ""
-        self._counters.append(int(start) if start.isdecimal() and len(start) < 7 else 1)
+        first = int(start) if start.isdecimal() and len(start) < 7 else 1
+        self._counters.append(first if node.tag == "ol" else None)
         return True
 
     def _end_list(self) -> None:
@@ -336,8 +332,7 @@ class _MarkdownWriter:
     _BEGINNINGS: ClassVar[dict[str, Callable[["_MarkdownWriter", Any], bool]]] = {
         **dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), _begin_heading),
         **dict.fromkeys(("pre", "listing", "xmp"), _begin_code_block),
-        **dict.fromkeys(("ul", "menu"), _begin_bullets),
-        "ol": _begin_numbers,
+        **dict.fromkeys(("ul", "menu", "ol"), _begin_list),
         "li": _begin_item,
         "dt": _begin_term,
         "dd": _begin_definition,

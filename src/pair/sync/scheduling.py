@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -167,41 +168,34 @@ class ModelGate:
             self._failures_in_a_row = 0
 
 
+@dataclass
 class Ticker:
     """A timer that calls `run` at once and then every `tick_seconds`, from start to start.
 
     `wait(seconds)` returns True to stop; it may return early, which makes the next run start early.
     """
 
-    def __init__(
-        self,
-        run: Callable[[], object],
-        wait: Callable[[float], bool],
-        on_error: Callable[[Exception], None],
-        clock: Clock,
-        tick_seconds: float,
-    ) -> None:
-        self._run = run
-        self._wait = wait
-        self._on_error = on_error
-        self._clock = clock
-        self._tick_seconds = tick_seconds
-        self.runs = 0
-        self.skipped = 0
+    run: Callable[[], object]
+    wait: Callable[[float], bool]
+    on_error: Callable[[Exception], None]
+    clock: Clock
+    tick_seconds: float
+    runs: int = 0
+    skipped: int = 0
 
     def loop(self) -> None:
         while True:
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             try:
-                self._run()
+                self.run()
                 self.runs += 1
             except errors.ConflictError as busy:
                 self.skipped += 1
                 logger.info("tick skipped", extra={"reason": busy.message})
             except Exception as fault:  # noqa: BLE001 - a long-running process outlives a failed run
-                self._on_error(fault)
-            elapsed = self._clock.monotonic() - began
-            if self._wait(max(0.0, self._tick_seconds - elapsed)):
+                self.on_error(fault)
+            elapsed = self.clock.monotonic() - began
+            if self.wait(max(0.0, self.tick_seconds - elapsed)):
                 return
 
 

@@ -88,15 +88,13 @@ def pause_gc() -> Iterator[None]:
             gc.enable()
 
 
+@dataclass(eq=False)
 class Preparation:
-    def __init__(
-        self, kb_id: str, chunker: Chunker, embedding: CachingEmbedder, grapher: Grapher | None = None
-    ) -> None:
-        """Create the preparation. `grapher` makes the graphs of documents that come without one."""
-        self._kb_id = kb_id
-        self._chunker: Chunker = chunker
-        self.grapher = grapher
-        self.embedding = embedding
+    kb_id: str
+    chunker: Chunker
+    embedding: CachingEmbedder
+    grapher: Grapher | None = None
+    """A maker of the graphs of documents that come without one."""
 
     def name_models(self, before: StoredManifest | None) -> str:
         """Return the names of embedder and grapher for content hashes: another model changes every hash."""
@@ -112,12 +110,12 @@ class Preparation:
     def hash_documents(self, batch: Batch, before: StoredManifest | None) -> dict[str, str]:
         """Return the content hash of each document, by id. Raises E213, E303 for a document that cannot be stored."""
         hashes: dict[str, str] = {}
-        chunking = describe_chunking(self._chunker, batch.chunk_size_bytes)
+        chunking = describe_chunking(self.chunker, batch.chunk_size_bytes)
         models = self.name_models(before)
         for document in batch.documents:
             check_document(document)
             if document.vector is not None and len(document.vector) != self.embedding.dimension:
-                raise errors.vector_size_differs(self._kb_id, self.embedding.dimension, len(document.vector))
+                raise errors.vector_size_differs(self.kb_id, self.embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
                 hashes[document.id] = hash_revision(revision, batch.owner, models, chunking)
                 continue
@@ -154,7 +152,7 @@ class Preparation:
             for document in part:
                 chunks[document.id] = (Chunk(document.text, 0, len(document.text)),)
                 if document.vector is None:
-                    chunks[document.id] = split(document.text, batch.chunk_size_bytes, self._chunker)
+                    chunks[document.id] = split(document.text, batch.chunk_size_bytes, self.chunker)
             texts = [
                 format_for_embedding(document.title, chunk)
                 for document in part
