@@ -264,23 +264,23 @@ class FoundCollection:
 class Discovered:
     """The current source set: `kb.sources_dir`, the links file, and the named collections."""
 
-    files: FoundCollection
-    urls: FoundCollection
+    folder: FoundCollection
+    links: FoundCollection
     collections: Mapping[str, FoundCollection]
 
     @property
     def faults(self) -> tuple[str, ...]:
-        return tuple(found.fault for found in (self.files, self.urls, *self.collections.values()) if found.fault)
+        return tuple(found.fault for found in (self.folder, self.links, *self.collections.values()) if found.fault)
 
     def fingerprint(self, conditions: str) -> str:
-        found = [*([] if self.files.is_missing else [self.files]), *self.collections.values()]
+        found = [*([] if self.folder.is_missing else [self.folder]), *self.collections.values()]
         files_part = "".join(entry.files.fingerprint() for entry in found)
         urls = [f"{url}\0{name}" if name else url for url, name in self.owners().items()]
         return hashlib.sha256("\n".join([conditions, files_part, *urls]).encode()).hexdigest()
 
     def owners(self) -> dict[str, str]:
         """Return each URL with the name of its collection; empty for URLs of the links file."""
-        owners = dict.fromkeys(self.urls.urls, "")
+        owners = dict.fromkeys(self.links.urls, "")
         for name, found in self.collections.items():
             owners = dict.fromkeys(found.urls, name) | owners
         return owners
@@ -288,9 +288,9 @@ class Discovered:
     def listing(self) -> FoundFiles:
         """Return the files of all collections together."""
         if not self.collections:
-            return self.files.files
+            return self.folder.files
         every = FoundFiles({}, {})
-        for found in (self.files, *self.collections.values()):
+        for found in (self.folder, *self.collections.values()):
             every.files.update(found.files.files)
             every.skipped.update(found.files.skipped)
             every.unreadable.update(found.files.unreadable)
@@ -299,25 +299,25 @@ class Discovered:
 
     def may_hold(self, path: str) -> bool:
         """Return whether a path may exist although it was not listed, for example in an unreadable folder."""
-        return self.collections.get(path.partition("/")[0], self.files).holds(path, "file")
+        return self.collections.get(path.partition("/")[0], self.folder).holds(path, "file")
 
 
 def discover(paths: SyncPaths) -> Discovered:
     """Return the current source set. Raises ELOOP if the default sources folder is a link; a named one may be."""
-    found_files = found_urls = FoundCollection(is_missing=True)
+    folder = links = FoundCollection(is_missing=True)
     roots = {entry.name: os.path.realpath(entry.path) for entry in paths.collections if entry.path is not None}
     if not paths.is_named_only:
         if not paths.is_sources_dir_named:
             files.resolve(paths.sources_dir)
         others = frozenset(roots.values())
-        found_files = _look(
-            lambda folder: FoundCollection(_drop_own_files(find_files(folder, others=others), paths, folder)),
+        folder = _look(
+            lambda path: FoundCollection(_drop_own_files(find_files(path, others=others), paths, path)),
             paths.sources_dir,
         )
-        found_urls = _look(_find_urls, paths.links_file)
+        links = _look(_find_urls, paths.links_file)
         roots[""] = os.path.realpath(paths.sources_dir)
     found = {entry.name: _find_collection(entry, paths, roots) for entry in paths.collections}
-    sources = Discovered(found_files, found_urls, found)
+    sources = Discovered(folder, links, found)
     return _refuse_shared_ids(sources, paths) if found else sources
 
 
@@ -352,7 +352,7 @@ def _drop_own_files(listing: FoundFiles, paths: SyncPaths, folder: Path, prefix:
 
 def _refuse_shared_ids(sources: Discovered, paths: SyncPaths) -> Discovered:
     """Report a fault of a collection if one of its files has the id of a file of `kb.sources_dir`."""
-    known = sources.files.files.files
+    known = sources.folder.files.files
     found = dict(sources.collections)
     for name, entry in found.items():
         shared = known.keys() & entry.files.files.keys() if known else set()
@@ -382,7 +382,7 @@ def choose_refreshed(sources: Discovered, paths: SyncPaths, pattern: str | None)
             matches_pattern(text, pattern) for text in (entry.name, entry.collection.address)
         ):
             chosen.add(entry.name)
-    if not chosen and not sources.urls.fault:
+    if not chosen and not sources.links.fault:
         raise errors.no_url_matches(pattern)
     return frozenset(chosen)
 
@@ -392,7 +392,7 @@ def find_gone(sources: Discovered, state: SyncState) -> set[str]:
     owners, gone = sources.owners(), set[str]()
     for source_id, value in state.sources.items():
         kind, name = value["source_type"], read_collection(value)
-        found = sources.collections.get(name) if name else {"file": sources.files, "url": sources.urls}.get(kind)
+        found = sources.collections.get(name) if name else {"file": sources.folder, "url": sources.links}.get(kind)
         is_kept = found.holds(source_id, kind) if found is not None else not name
         if not is_kept and source_id not in owners:
             gone.add(source_id)
@@ -401,15 +401,12 @@ def find_gone(sources: Discovered, state: SyncState) -> set[str]:
 
 def classify_missing(sources: Discovered, paths: SyncPaths, state: SyncState) -> Discovered:
     """Treat a missing folder or links file as empty, or as a fault, which keeps its documents."""  # sync-50
-    found_files, found_urls, is_read = sources.files, sources.urls, not paths.is_named_only
-    if is_read and found_files.is_missing:
+    folder, links, is_read = sources.folder, sources.links, not paths.is_named_only
+    if is_read and folder.is_missing:
         has_files = any("file" in value and not read_collection(value) for value in state.sources.values())
         if paths.is_sources_dir_named or has_files:
-            found_files = found_files.refuse_missing("sources folder", paths.sources_dir)
+            folder = folder.refuse_missing("sources folder", paths.sources_dir)
     if is_read and paths.is_links_file_named:
-        found_urls = found_urls.refuse_missing("links file", paths.links_file)
-    return dataclasses.replace(
-        sources,
-        files=dataclasses.replace(found_files, is_missing=False),
-        urls=dataclasses.replace(found_urls, is_missing=False),
-    )
+        links = links.refuse_missing("links file", paths.links_file)
+    folder, links = (dataclasses.replace(found, is_missing=False) for found in (folder, links))
+    return dataclasses.replace(sources, folder=folder, links=links)

@@ -174,7 +174,7 @@ class Planner:
 
 
 def make_plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
-    """Make a plan from sizes, times and hashes of plain text; convert and fetch nothing. Raises E102, E104, E010."""
+    """Plan from sizes, times and hashes of plain text; convert, fetch and write nothing. Raises E102, E104, E010."""
     with files.storage_errors():
         state = read_state(planner.paths.cache)
         discovered = classify_missing(discover(planner.paths), planner.paths, state)

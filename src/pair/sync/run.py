@@ -131,8 +131,8 @@ class SyncRun:
 
     def _read_settled_head(self, sources: Discovered, fingerprint: str) -> StateHead | None:
         """Return the head of the saved state if there is nothing to do."""
-        is_missed = sources.urls.is_missing and self._paths.is_links_file_named
-        is_missed |= sources.files.is_missing and not self._paths.is_named_only and not self._paths.collections
+        is_missed = sources.links.is_missing and self._paths.is_links_file_named
+        is_missed |= sources.folder.is_missing and not self._paths.is_named_only and not self._paths.collections
         if sources.faults or is_missed or self._refreshed:
             return None
         head, now = self._store.read_settled_head(), self._clock.now()
