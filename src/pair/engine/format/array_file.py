@@ -248,8 +248,8 @@ class RangeFile:
         blocks = np.flatnonzero(wanted & ~self._here)
         if not self._is_new:
             for block in blocks.tolist():
-                content = os.pread(self._descriptor, BLOCK_BYTES, block * BLOCK_BYTES)
-                self._here[block] |= self._is_right(block, content)
+                if self._is_right(block, os.pread(self._descriptor, BLOCK_BYTES, block * BLOCK_BYTES)):
+                    self._here[block] = True
             blocks = blocks[~self._here[blocks]]
         if not len(blocks):
             return []
