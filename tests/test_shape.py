@@ -38,10 +38,10 @@ BUDGETS = {
     "blobs": (1574, 6),
     "client": (865, 3),  # earlier versions, feedback, documents by ids, vectors, deletion by filter
     "engine": (
-        13138,
+        13136,
         47,
     ),  # sites, full descriptions, scores as probabilities, filters as masks, links, joined postings and words
-    "evaluation": (398, 2),  # feedback as judgements, a gate for builds
+    "evaluation": (395, 2),  # feedback as judgements, a gate for builds
     "kb": (
         5542,
         17,
@@ -52,7 +52,7 @@ BUDGETS = {
     ),  # questions in seven languages, answers in three outcomes, statements of models checked, routing by evidence
     "packages": (4951, 16),  # bundles of the Open Knowledge Format
     "reading": (
-        2719,
+        2712,
         14,
     ),  # one reader for every kind of document, navigation, front matter, drawings, titles of manuals
     "sources": (
@@ -60,7 +60,7 @@ BUDGETS = {
         8,
     ),  # frames, refreshed pages, a protocol, and a command, site, feed and bucket that speak it
     "sync": (
-        3807,
+        3798,
         15,
     ),  # addresses without tokens, named collections, ignore files, items of sources, reasons for each path
     "testing": (845, 7),
