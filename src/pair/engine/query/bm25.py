@@ -31,15 +31,19 @@ from pair.engine.query.postings import (
     Postings,
     PostingsByGroup,
     Words,
+    pick_sums,
     sum_by_row,
 )
 from pair.text.languages import COMPOUNDING, LINKS, allow_edits
 from pair.text.tokenizer import SECONDARY, KeywordQuery, Phrase, fold, holds_phrase, is_compound, stem
 
 Scores = npt.NDArray[np.float64]
+Impacts = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int32]
 """Numbers of rows in a group."""
+_NO_NUMBERS: Numbers = np.empty(0, np.int32)
+_NO_IMPACTS: Impacts = np.empty(0, np.float32)
 
 _LEAST_PART = 4
 _LEAST_COMPOUND = 9
@@ -51,6 +55,8 @@ seconds.
 """
 _WORTH_PRUNING = 256
 """Minimum length of a list that may be skipped: for a shorter list, the check takes longer than adding it."""
+_START = 4
+"""Number of postings to start with, for each wanted row."""
 _FEW_ROWS = 512
 """Number of rows above which terms are added one by one, and rows that cannot be among the best are dropped."""
 
@@ -235,7 +241,7 @@ class KeywordSearch:
             if not len(own):
                 continue
             numbers = (begin[own] + rows[own]).astype(np.int32)
-            scores[own], held[own] = _add_scores(np.zeros(len(own)), numbers, self._lists(group))
+            scores[own], held[own] = _score(group, numbers, self._lists(group))
         if self._query.phrases or self._query.excluded:
             for place, (position, row) in enumerate(zip(positions.tolist(), rows.tolist(), strict=True)):
                 if position in self._corpus.place_of:
@@ -246,7 +252,7 @@ class KeywordSearch:
 
     def _count_rows(self, words: Words) -> int:
         """Return how many live rows hold any of these words."""
-        return sum(postings.count_live() for postings in self._gather(words) if postings is not None)
+        return sum(postings.size for postings in self._gather(words) if postings is not None)
 
     def _gather(self, words: Words) -> PostingsByGroup:
         """Return the rows of each group that hold any of these words."""
@@ -275,29 +281,38 @@ class KeywordSearch:
         """Return every row that may be among the best of the group, ascending, with its complete score."""
         lists = self._lists(group)
         telling = sum(not own.is_stop_word for own in lists)
-        is_filtered = not group.has_no_filter(selections)
-        if not is_filtered:
-            floors = [own.weight * own.postings.find_floor(limit) for own in lists[:telling]]
-            floor = max([floor, *(value / SLACK for value in floors)])
-        rest = _suffix_sums([own.bound for own in lists])
+        rest = [*itertools.accumulate((own.bound for own in reversed(lists)), initial=0.0)][::-1]
         if not telling or rest[0] * SLACK < floor:
             return np.empty(0), np.empty(0, np.int32)
-        mask = group.join_selections(selections) if is_filtered else group.live
-        # First, leave out the terms that probably add less than the score of the last row among the best.
-        taken = 1
-        while taken < telling:
-            is_long = lists[taken].postings.size >= _WORTH_PRUNING
-            if is_long and rest[taken] * SLACK < max(floor, (rest[0] - rest[taken]) / 2):
-                break
+        mask = None if group.has_no_filter(selections) else group.join_selections(selections)
+        # Start with the rarest terms. The scores of their best rows show which others must be read in full.
+        taken, size = 1, lists[0].postings.size
+        while taken < telling and (size < _START * limit or lists[taken].postings.size < _WORTH_PRUNING):
+            size += lists[taken].postings.size
             taken += 1
-        scores, rows = _add_up(group, lists[:taken], mask, floor - rest[taken] * SLACK)
-        threshold = _raise_threshold(floor, scores, limit)
-        if taken < telling and rest[taken] * SLACK >= threshold:
-            taken = telling
-            scores, rows = _add_up(group, lists[:taken], mask, floor - rest[taken] * SLACK)
-            threshold = _raise_threshold(floor, scores, limit)
-        near = scores >= threshold - rest[taken] * SLACK
-        return _complete(scores[near], rows[near], lists[taken:], threshold, limit)
+        threshold, is_complete = floor, False
+        while True:
+            scores, rows = _add_up(group, lists[:taken], mask, threshold - rest[taken] * SLACK)
+            is_complete = len(rows) <= max(_FEW_ROWS, limit)
+            if is_complete:
+                best = _add_scores(group, scores, rows, lists[taken:])
+            else:
+                places = np.sort(scores.argpartition(-limit)[-limit:])
+                best = _add_scores(group, scores.take(places), rows.take(places), lists[taken:])
+            if len(best) >= limit:
+                threshold = max(threshold, float(np.partition(best, -limit)[-limit]))
+            if taken == telling or rest[taken] * SLACK < threshold:
+                break
+            while taken < telling and rest[taken] * SLACK >= threshold:
+                taken += 1
+        while not is_complete:
+            near = (scores >= threshold - rest[taken] * SLACK).nonzero()[0]
+            scores, rows = scores.take(near), rows.take(near)
+            is_complete = len(rows) <= _FEW_ROWS or taken == len(lists)
+            last = len(lists) if is_complete else taken + 1
+            _add_scores(group, scores, rows, lists[taken:last])
+            taken = last
+        return scores, rows
 
     # Phrases and exclusions
 
@@ -375,11 +390,6 @@ def _encode(term: str) -> bytes:
     return term.encode(errors="surrogatepass")
 
 
-def _suffix_sums(values: Sequence[float]) -> list[float]:
-    """Return the sum of each value and all values after it, and 0 at the end."""
-    return [*itertools.accumulate(reversed(values), initial=0.0)][::-1]
-
-
 def _add_up(
     group: KeywordGroup, lists: Sequence[_WeightedList], mask: Selection | None, least: float
 ) -> tuple[Scores, Numbers]:
@@ -387,64 +397,48 @@ def _add_up(
 
     `mask`: the rows to choose from; None for all. `least`: rows with a lower score may be left out.
     """
-    merged = [own.postings.merge() for own in lists]
-    numbers = np.concatenate([rows for rows, _ in merged])
-    impacts = np.concatenate([np.float32(own.weight) * found for own, (_, found) in zip(lists, merged, strict=True)])
-    rows, scores = sum_by_row(numbers, impacts, group.count, least)
+    short = [*itertools.takewhile(lambda own: not own.postings.is_long, lists)]
+    numbers = np.concatenate([_NO_NUMBERS, *(own.postings.rows for own in short)])
+    impacts = np.concatenate([_NO_IMPACTS, *(np.float32(own.weight) * own.postings.impacts for own in short)])
+    if len(short) == len(lists):
+        rows, scores = sum_by_row(numbers, impacts, group.count, least)
+    else:
+        sums = np.bincount(numbers, impacts, group.count).astype(np.float64, copy=False)
+        for own in lists[len(short) :]:
+            own.postings.add(np.float32(own.weight), sums)
+        rows, scores = pick_sums(sums, least)
     if mask is not None:
         is_allowed = mask[rows]
         scores, rows = scores[is_allowed], rows[is_allowed]
     return scores, rows
 
 
-def _add_scores(scores: Scores, rows: Numbers, lists: Sequence[_WeightedList]) -> tuple[Scores, Scores]:
-    """Return the scores plus the impacts of these terms, and for each row the weight of its terms except stop words."""
-    held = np.zeros(len(rows))
-    if not lists or not len(rows):
-        return scores, held
+def _look_up(group: KeywordGroup, rows: Numbers, lists: Sequence[_WeightedList]) -> Impacts:
+    """Return a line for each term: its impacts in these rows."""
     impacts = np.empty((len(lists), len(rows)), np.float32)
+    norms = group.norms.take(rows)
     for own, line in zip(lists, impacts, strict=True):
-        own.postings.look_up(rows, line)
-    weighted = impacts * np.array([[own.weight] for own in lists], np.float32)
-    for own, line, added in zip(lists, impacts, weighted, strict=True):
+        own.postings.look_up(rows, line, norms)
+    return impacts
+
+
+def _add_scores(group: KeywordGroup, scores: Scores, rows: Numbers, lists: Sequence[_WeightedList]) -> Scores:
+    """Add the impacts of terms to the scores of rows, each of which holds a term that is not a stop word."""
+    if lists and len(rows):
+        for own, impacts in zip(lists, _look_up(group, rows, lists), strict=True):
+            scores += np.float32(own.weight) * impacts
+    return scores
+
+
+def _score(group: KeywordGroup, rows: Numbers, lists: Sequence[_WeightedList]) -> tuple[Scores, Scores]:
+    """Return the scores of rows, and for each the weight of its terms except stop words."""
+    scores, held = np.zeros(len(rows)), np.zeros(len(rows))
+    has_any: npt.NDArray[np.bool_] | None = None
+    for own, impacts in zip(lists, _look_up(group, rows, lists), strict=True):
         if own.is_stop_word:
-            np.add(scores, added, out=scores, where=scores > 0)
+            has_any = scores > 0 if has_any is None else has_any
+            scores += np.float32(own.weight) * impacts * has_any
         else:
-            scores += added
-            held += own.weight * (line > 0)
+            scores += np.float32(own.weight) * impacts
+            held += own.weight * (impacts > 0)
     return scores, held
-
-
-def _complete(
-    scores: Scores, rows: Numbers, lists: Sequence[_WeightedList], threshold: float, limit: int
-) -> tuple[Scores, Numbers]:
-    """Add the remaining lists, for the rows that can still reach the threshold."""
-    rest = _suffix_sums([own.bound for own in lists])
-    for place, own in enumerate(lists):
-        if len(rows) <= _FEW_ROWS:
-            return _add_scores(scores, rows, lists[place:])[0], rows
-        _add_list(scores, rows, own)
-        threshold = _raise_threshold(threshold, scores, limit)
-        near = scores >= threshold - rest[place + 1] * SLACK
-        scores, rows = scores[near], rows[near]
-    return scores, rows
-
-
-def _add_list(scores: Scores, rows: Numbers, own: _WeightedList) -> None:
-    """Add the impacts of a term to the scores of these rows, each of which holds a term that is not a stop word."""
-    if own.postings.is_merged and own.postings.size < len(rows):
-        own_rows, impacts = own.postings.merge()
-        places = rows[:-1].searchsorted(own_rows)
-        is_here = rows.take(places) == own_rows
-        scores[places[is_here]] += np.float32(own.weight) * impacts[is_here]
-    else:
-        impacts = np.empty(len(rows), np.float32)
-        own.postings.look_up(rows, impacts)
-        scores += np.float32(own.weight) * impacts
-
-
-def _raise_threshold(threshold: float, scores: Scores, limit: int) -> float:
-    """Return the score of the last row among the best, if it is above the threshold."""
-    above = scores[scores > threshold]
-    count = len(above)
-    return float(np.partition(above, count - limit)[count - limit]) if count >= limit else threshold

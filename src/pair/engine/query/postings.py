@@ -3,7 +3,7 @@
 Invariants
     A corpus belongs to one manifest: the live rows and the average length, and so all impacts, never change.
     Impacts do not depend on the layout of the shards.
-    Cached lists have at most a fixed number of postings for each row.
+    Cached lists have at most a fixed size for each row.
 """
 
 import functools
@@ -21,6 +21,8 @@ Rows = npt.NDArray[np.int32]
 Impacts = npt.NDArray[np.float32]
 Words = tuple[bytes, ...]
 """Terms that count as one."""
+_NO_ROWS: Rows = np.empty(0, np.int32)
+_NO_IMPACTS: Impacts = np.empty(0, np.float32)
 
 K1 = 1.2
 B = 0.75
@@ -30,15 +32,14 @@ _ROWS_TOGETHER = 1 << 17
 """Maximum number of rows of shards that are ranked together."""
 _LONG_SHARE = 16
 """A list is long if it has at least one posting for this many rows."""
-_LONG_ROUNDS = 8
-_SHORT_ROUNDS = 2
-"""Maximum number of postings in the caches of long and of short lists, for each row."""
-_ENTRY = 64
-"""The size of a cache entry itself, in postings."""
+_LONG_BYTES = 80
+_SHORT_BYTES = 16
+"""Maximum size of the caches of long and of short lists, for each row."""
+_ENTRY_BYTES = 512
+"""The size of a cache entry itself."""
+_POSTING_BYTES = 8
 _SPARSE = 16
 """Rows per posting above which sums are computed only for rows with postings, not in an array for all rows."""
-_WORTH_PARTITION = 128
-"""Minimum number of rows of a list whose best impacts are determined."""
 _MOST_CACHED_WORDS = 8
 """Maximum number of words of a cached list: forms of a word are searched often, the many words of a prefix seldom."""
 
@@ -64,92 +65,75 @@ class _ListOfPart(NamedTuple):
     number: int
     rows: npt.NDArray[Any]
     counts: npt.NDArray[Any]
-    live: Selection | None
 
 
 class Postings:
     """The rows of a group that hold a term, or any of several that count as one, and its impact in each.
 
-    Thread-safe: `merge` drops the lists last, so a method that reads them first sees either them or the result.
+    A short list has the rows with their impacts; a long one has the count of each row of the group, which takes less
+    memory, and is read in one step.
     """
 
     def __init__(self, group: "KeywordGroup", lists: Sequence[_ListOfPart]) -> None:
         self._group = group
-        self._lists = lists
-        self._merged: tuple[Rows, Impacts] | None = None
-        self._bound: float | None = None
-        self._last_best: tuple[int, float] = (0, 0.0)
-        self.size = sum(len(part.rows) for part in lists)
-        """The number of rows. Rows that are not live are counted until the lists are merged."""
-        if len({part.begin for part in lists}) < len(lists):
-            self.merge()  # A row may hold several of the terms.
-
-    @property
-    def bound(self) -> float:
-        """The highest impact in the lists."""
-        lists, bound = self._lists, self._bound
-        if bound is None:
-            bound = self._bound = max(map(self._group.bound_impacts, lists))
-        return bound
-
-    @property
-    def is_merged(self) -> bool:
-        return self._merged is not None
-
-    def count_live(self) -> int:
-        lists = self._lists
-        if self._merged is not None or all(part.live is None for part in lists):
-            return self.size
-        return sum(
-            len(part.rows) if part.live is None else int(np.count_nonzero(part.live[part.rows])) for part in lists
-        )
-
-    def merge(self) -> tuple[Rows, Impacts]:
-        """Return the live rows, ascending, and their impacts."""
-        lists, merged = self._lists, self._merged
-        if merged is None:
-            lists = [_drop_dead(part) for part in lists]
-            rows = np.concatenate([part.rows for part in lists], dtype=np.int32, casting="unsafe")
-            rows += np.array([part.begin for part in lists], np.int32).repeat([len(part.rows) for part in lists])
-            counts = np.concatenate([part.counts for part in lists], dtype=np.float32, casting="unsafe")
-            if len({part.begin for part in lists}) < len(lists):
-                rows, sums = sum_by_row(rows, counts, self._group.count)
-                counts = sums.astype(np.float32)
-            impacts = self._group.compute_impacts(rows, counts)
-            self.size = len(rows)
-            self._bound = float(impacts.max(initial=0.0))
-            self._merged = merged = rows, impacts
-            self._lists = ()
-        return merged
-
-    def find_floor(self, limit: int) -> float:
-        """Return an impact that at least `limit` live rows reach; 0 if none is known."""
-        if self._merged is None or self.size < max(limit, _WORTH_PARTITION):
-            return 0.0
-        known, least = self._last_best
-        if known != limit:
-            least = float(np.partition(self._merged[1], self.size - limit)[self.size - limit])
-            self._last_best = limit, least
-        return least
-
-    def look_up(self, rows: Rows, impacts: Impacts) -> None:
-        """Write the impact of the term in each of these rows; 0 for a row without it."""
-        lists, merged = self._lists, self._merged
-        if merged is not None and len(merged[0]):
-            own_rows, own_impacts = merged
-            # Without the last row, so that every place is within the list. No list is empty.
-            places = own_rows[:-1].searchsorted(rows)
-            np.multiply(own_impacts.take(places), own_rows.take(places) == rows, out=impacts)
+        self._counts: npt.NDArray[Any] | None = None
+        self.rows, self.impacts = _NO_ROWS, _NO_IMPACTS
+        """The live rows of a short list, ascending, and their impacts."""
+        sizes = [len(part.rows) for part in lists]
+        if sum(sizes) >= group.count // _LONG_SHARE:
+            most = sum(int(part.file.most_counts[part.number]) for part in lists)
+            self._counts = counts = np.zeros(group.count, np.min_scalar_type(most))
+            for part in lists:  # A row may hold several of the terms.
+                counts[part.begin : part.end][part.rows] += part.counts.astype(counts.dtype, copy=False)
+            if group.live is not None:
+                counts *= group.live
+            self.size = int(np.count_nonzero(counts))
+            self.bound = max(map(group.bound_impacts, lists))
             return
-        impacts[:] = 0.0
-        for part in lists if merged is None else ():
-            wanted = np.flatnonzero((rows >= part.begin) & (rows < part.end))
-            if len(wanted):
-                own = (rows[wanted] - np.int32(part.begin)).astype(part.rows.dtype)
-                places = part.rows[:-1].searchsorted(own)
-                held = part.rows.take(places) == own
-                found = wanted[held]
-                impacts[found] = self._group.compute_impacts(rows[found], part.counts.take(places[held]))
+        rows = np.concatenate([part.rows for part in lists], dtype=np.int32, casting="unsafe")
+        frequencies = np.concatenate([part.counts for part in lists], dtype=np.float32, casting="unsafe")
+        rows += np.array([part.begin for part in lists], np.int32).repeat(sizes)
+        if len({part.begin for part in lists}) < len(lists):
+            rows, sums = sum_by_row(rows, frequencies, group.count)
+            frequencies = sums.astype(np.float32)
+        if group.live is not None:
+            is_live = group.live.take(rows)
+            rows, frequencies = rows[is_live], frequencies[is_live]
+        self.size, self.rows, self.impacts = len(rows), rows, frequencies / (frequencies + group.norms.take(rows))
+        self.bound = float(self.impacts.max(initial=0.0))
+
+    @property
+    def is_long(self) -> bool:
+        return self._counts is not None
+
+    @property
+    def size_bytes(self) -> int:
+        return _ENTRY_BYTES + (_POSTING_BYTES * self.size if self._counts is None else self._counts.nbytes)
+
+    def add(self, weight: np.float32, sums: npt.NDArray[np.float64]) -> None:
+        """Add the weighted impacts to the sums of all rows of the group."""
+        if self._counts is None:
+            sums[self.rows] += weight * self.impacts
+        else:
+            impacts = self._counts.astype(np.float32)
+            impacts /= impacts + self._group.norms
+            impacts *= weight
+            sums += impacts
+
+    def look_up(self, rows: Rows, impacts: Impacts, norms: Impacts) -> None:
+        """Write the impact of the term in each of these rows; 0 for a row without it. `norms`: of these rows."""
+        if self._counts is not None:
+            impacts[:] = self._counts.take(rows)
+            impacts /= impacts + norms
+        elif self.size < len(rows):
+            impacts[:] = 0.0
+            places = rows[:-1].searchsorted(self.rows)
+            is_here = rows.take(places) == self.rows
+            impacts[places[is_here]] = self.impacts[is_here]
+        else:
+            # Without the last row, so that every place is within the list.
+            places = self.rows[:-1].searchsorted(rows)
+            np.multiply(self.impacts.take(places), self.rows.take(places) == rows, out=impacts)
 
 
 def sum_by_row(
@@ -166,15 +150,13 @@ def sum_by_row(
         places, values = is_new.cumsum() - 1, values[order]
         return rows[is_new].astype(np.int32), np.bincount(places, values).astype(np.float64, copy=False)
     sums = np.bincount(rows, values).astype(np.float64, copy=False)
-    rows = ((sums >= least) if least > 0 else (sums > 0)).nonzero()[0].astype(np.int32)
-    return rows, sums[rows]
+    return pick_sums(sums, least)
 
 
-def _drop_dead(part: _ListOfPart) -> _ListOfPart:
-    if part.live is None:
-        return part
-    is_live = part.live[part.rows]
-    return part._replace(rows=part.rows[is_live], counts=part.counts[is_live])
+def pick_sums(sums: npt.NDArray[np.float64], least: float) -> tuple[Rows, npt.NDArray[np.float64]]:
+    """Return the rows with a sum of at least this, which is not 0, and their sums."""
+    rows = ((sums >= least) if least > 0 else (sums > 0)).nonzero()[0]
+    return rows.astype(np.int32), sums.take(rows)
 
 
 PostingsByGroup = Sequence[Postings | None]
@@ -195,7 +177,8 @@ class KeywordGroup:
         self._average_length = average_length
 
     @functools.cached_property
-    def _norms(self) -> Impacts:
+    def norms(self) -> Impacts:
+        """k1 · (1 - b + b · length / average length) for each row."""
         lengths = np.concatenate([index.lengths for index in self._indexes], dtype=np.float32, casting="unsafe")
         return np.float32(K1 * (1.0 - B)) + np.float32(K1 * B / self._average_length) * lengths
 
@@ -220,12 +203,6 @@ class KeywordGroup:
             selection is None or selection is live for selection, live in zip(selections, self._live, strict=True)
         )
 
-    def compute_impacts(self, rows: Rows, counts: npt.NDArray[Any]) -> Impacts:
-        """Return f / (f + k1 · (1 - b + b · length / average length)) for each row, given the frequencies f."""
-        frequencies = counts.astype(np.float32, copy=False)
-        impacts: Impacts = frequencies / (frequencies + self._norms[rows])
-        return impacts
-
     def bound_impacts(self, part: _ListOfPart) -> float:
         """Return a bound of the impacts in a list."""
         most, shortest = int(part.file.most_counts[part.number]), int(part.file.shortest_rows[part.number])
@@ -234,10 +211,8 @@ class KeywordGroup:
     def gather(self, words: Words, places: Sequence[Mapping[bytes, int]]) -> Postings | None:
         """Return the rows that hold any of these words; None if no row does. `places`: word numbers, by position."""
         lists = [
-            _ListOfPart(begin, begin + index.count, index, own[word], *index.postings(own[word]), live)
-            for position, index, begin, live in zip(
-                self.positions, self._indexes, self.begins, self._live, strict=False
-            )
+            _ListOfPart(begin, begin + index.count, index, own[word], *index.postings(own[word]))
+            for position, index, begin in zip(self.positions, self._indexes, self.begins, strict=False)
             for own in (places[position],)
             for word in words
             if word in own
@@ -267,7 +242,7 @@ class KeywordCorpus:
         self._long: dict[Words, PostingsByGroup] = {}
         self._young: dict[Words, PostingsByGroup] = {}
         self._old: dict[Words, PostingsByGroup] = {}
-        self._long_room, self._short_room = _LONG_ROUNDS * self.rows, _SHORT_ROUNDS * self.rows // 2
+        self._long_room, self._short_room = _LONG_BYTES * self.rows, _SHORT_BYTES * self.rows // 2
 
     def adapt(self, query: KeywordQuery) -> KeywordQuery:
         """Return the query in the languages of the documents; English alone needs no change."""
@@ -283,25 +258,22 @@ class KeywordCorpus:
     def gather(self, words: Words, places: Sequence[Mapping[bytes, int]]) -> PostingsByGroup:
         """Return the rows of each group that hold any of these words, and cache them if there is room."""
         found = [group.gather(words, places) for group in self.groups]
-        present = [postings for postings in found if postings is not None]
-        size = sum(postings.size for postings in present)
-        if size < self.rows // _LONG_SHARE or size <= self._long_room:
-            for postings in present:
-                postings.merge()
-            if len(words) <= _MOST_CACHED_WORDS:
-                self._remember(words, found)
+        if len(words) <= _MOST_CACHED_WORDS:
+            self._remember(words, found)
         return found
 
     def _remember(self, words: Words, found: PostingsByGroup) -> None:
         """Cache rows. If the young half of the short lists is full, it replaces the old half. Long lists stay."""
-        size = _ENTRY + sum(postings.size for postings in found if postings is not None)
+        size = sum(postings.size for postings in found if postings is not None)
+        size_bytes = _ENTRY_BYTES + sum(postings.size_bytes for postings in found if postings is not None)
         if size >= self.rows // _LONG_SHARE:
-            self._long_room -= size
-            self._long[words] = found
+            if size_bytes <= self._long_room:
+                self._long_room -= size_bytes
+                self._long[words] = found
             return
-        if size > self._short_room:
-            self._old, self._young, self._short_room = self._young, {}, _SHORT_ROUNDS * self.rows // 2
-        self._short_room -= size
+        if size_bytes > self._short_room:
+            self._old, self._young, self._short_room = self._young, {}, _SHORT_BYTES * self.rows // 2
+        self._short_room -= size_bytes
         self._young[words] = found
 
     def is_of(self, parts: Sequence[KeywordPart]) -> bool:
