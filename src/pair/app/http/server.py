@@ -14,6 +14,7 @@ import collections
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib.util
 import json
 import logging
@@ -131,6 +132,7 @@ class _Server:
         host, port = self._listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         logger.info("serving", extra={"address": f"http://{shown}:{port}", "auth": self._settings.auth})
+        gc.freeze()  # Searching the 100,000 objects of the loaded modules for cycles would delay a query by 60 ms.
         yield
         closing_slow.cancel()
         self._service.stop()
