@@ -9,11 +9,11 @@ answer counts, or the first block if only passages are shown. 200 lines of gibbe
 `--material other` asks a KB of other packages, which answer `other_questions.jsonl`. In `fresh_questions.jsonl` each
 question names its material: one half asks the default material, the other half asks `--material third`.
 
-Rules and coefficients were fitted on the questions of `questions.jsonl` and `held_out_questions.jsonl`; other files are
-held out. `--fit` prints the coefficients for `confidence.py`, fitted on both and on two thirds of the judged sets in
-FOLDER. Each set is a folder in the format of `pair eval`. `--fit` also reports the figures of a cross-validation by
-package of documentation. `--sets` reports how often the first source of an answer is judged relevant, and how often
-questions of other sets get no answer.
+Weights and coefficients were fitted on the questions of all files but `fresh_questions.jsonl`, which is held out.
+`--fit` prints the weights of blocks for `quotes.py`, and the coefficients for `confidence.py`, which are also fitted on
+two thirds of the judged sets in FOLDER. Each set is a folder in the format of `pair eval`. `--fit` reports the figures
+of a cross-validation, in which all questions about a document are left out together. `--sets` reports how often the
+first source of an answer is judged relevant, and how often questions of other sets get no answer.
 """
 
 import argparse
@@ -26,8 +26,9 @@ import re
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,15 @@ from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb, temporary_kb
 from pair.librarians.confidence import ANSWER_FROM, COEFFICIENTS, NOTHING_BELOW, estimate_confidence
 from pair.librarians.kb_librarian import KbLibrarian
+from pair.librarians.quotes import WEIGHTS, QuoteRanking
 from pair.settings import Settings
 
 QUESTIONS = Path(__file__).parent / "questions.jsonl"
-MORE_QUESTIONS = Path(__file__).parent / "held_out_questions.jsonl"
+FITTED = {
+    "documentation": ["questions", "held_out_questions", "unseen_questions", "blind_questions"],
+    "other": ["other_questions"],
+}
+"""The files of questions that are used for the fits, by material."""
 FOREIGN = 40
 """Number of questions from each other judged set."""
 BANDS = (0.0, 0.15, 0.3, 0.5, 0.65, 0.8, 1.01)
@@ -56,8 +62,8 @@ what is this about?|what do you know?|are you there?|thank you very much|good ev
 tell me a joke|what is in this knowledge base?|hello! who are you and what can you do?|please help me"""
 GREETINGS = re.split(r"[|\n]", _GREETINGS)
 SYLLABLES = ("ka", "lo", "mi", "zu", "ter", "vop", "rin", "sha", "dun", "bek", "ool", "ish", "gra", "fen")
-FOLDS = ("python", "postgresql", "git", "man")
-PENALTY = 3.0
+FOLDS = 5
+BLOCK_PENALTY, PENALTY = 1.0, 2.0
 JUDGED_SHARE = 0.5
 """The weight of all judged sets in the fit, relative to the questions about documentation."""
 
@@ -75,6 +81,9 @@ class Asked:
     is_right_quoted: bool
     """Whether the best blocks are right, for any outcome. The confidence is fitted to this."""
     features: dict[str, float]
+    ranking: QuoteRanking | None
+    is_right_block: list[bool]
+    """Whether each block of the ranking is right. If any is from a document named with the question, only those are."""
     seconds: float
     weight: float = 1.0
 
@@ -83,12 +92,9 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
     return list(map(json.loads, path.read_text().splitlines()))
 
 
-def package_of(question: dict[str, Any], number: int) -> str:
-    """Return the package whose documents answer a question; those without an answer are spread over the packages."""
-    if "documents" not in question:
-        return FOLDS[number % len(FOLDS)]
-    name = question["documents"][0].split("/")[0]
-    return "man" if name == "debian" else name  # this package has few questions
+def find_fold(question: dict[str, Any]) -> int:
+    """Return the part of the cross-validation: the same for all questions about a document."""
+    return zlib.crc32(question.get("documents", [question["question"]])[0].encode()) % FOLDS
 
 
 def make_gibberish() -> list[str]:
@@ -105,14 +111,18 @@ def make_gibberish() -> list[str]:
     return lines
 
 
-def ask_all(kb: KnowledgeBase, questions: Iterable[tuple[str, str, Callable[[str, str], bool]]]) -> list[Asked]:
+IsRight = Callable[[str, str], bool]
+"""A function that judges an answer and its first document."""
+
+
+def ask_all(kb: KnowledgeBase, questions: Iterable[tuple[str, str, IsRight, Collection[str]]]) -> list[Asked]:
     """Ask all questions.
 
-    `questions`: each with its kind, and a function that judges an answer and its first document.
+    `questions`: each with its kind, the function that judges an answer, and the documents that answer it, if known.
     """
     librarian = KbLibrarian(kb.collection)
     asked = []
-    for text, kind, is_right in questions:
+    for text, kind, is_right, documents in questions:
         began_at = time.perf_counter()
         response = asyncio.run(librarian(text))
         seconds = time.perf_counter() - began_at
@@ -124,7 +134,9 @@ def ask_all(kb: KnowledgeBase, questions: Iterable[tuple[str, str, Callable[[str
         findings = librarian.find(text)
         ranking = findings.ranking
         quotes = ranking.choose_answer() if ranking else []
-        document = findings.hits[quotes[0].passage].document_id if quotes else ""
+        blocks = [(quote.text, findings.hits[quote.passage].document_id) for quote in ranking.quotes] if ranking else []
+        right = [is_right(*block) for block in blocks]
+        named = [right_block and name in documents for right_block, (_, name) in zip(right, blocks, strict=True)]
         asked.append(
             Asked(
                 text,
@@ -133,15 +145,17 @@ def ask_all(kb: KnowledgeBase, questions: Iterable[tuple[str, str, Callable[[str
                 response.confidence or 0.0,
                 outcome != "nothing" and is_right(shown, first.document_id if first else ""),
                 answer,
-                is_right(" ".join(quote.text for quote in quotes), document),
+                is_right(" ".join(quote.text for quote in quotes), blocks[0][1] if blocks else ""),
                 ranking.describe_best() if ranking else {},
+                ranking,
+                named if any(named) else right,
                 seconds,
             )
         )
     return asked
 
 
-def match_pattern(pattern: str | None) -> Callable[[str, str], bool]:
+def match_pattern(pattern: str | None) -> IsRight:
     def is_right(shown: str, _: str) -> bool:
         plain = " ".join(re.sub(r"\n>|[`*]", lambda mark: " " * (mark[0][0] == "\n"), shown).split())
         return pattern is not None and re.search(pattern, plain) is not None
@@ -240,11 +254,16 @@ def ask_judged(folder: Path, limit: int) -> dict[str, tuple[list[Asked], list[As
     answered = {}
     for name, each in judged.items():
         own = [
-            (query.text, "judged", match_document(frozenset(key for key, grade in query.grades.items() if grade > 0)))
+            (
+                query.text,
+                "judged",
+                match_document(frozenset(key for key, grade in query.grades.items() if grade > 0)),
+                (),
+            )
             for query in queries[name]
         ]
         foreign = [
-            (query.text, "off-topic", match_document(frozenset()))
+            (query.text, "off-topic", match_document(frozenset()), ())
             for other, others in queries.items()
             if other != name
             for query in others[:: max(1, len(others) // FOREIGN)][:FOREIGN]
@@ -255,7 +274,7 @@ def ask_judged(folder: Path, limit: int) -> dict[str, tuple[list[Asked], list[As
     return answered
 
 
-def match_document(relevant: frozenset[str]) -> Callable[[str, str], bool]:
+def match_document(relevant: frozenset[str]) -> IsRight:
     return lambda _, document_id: document_id in relevant
 
 
@@ -303,13 +322,50 @@ def weigh_judged(judged: dict[str, tuple[list[Asked], list[Asked]]], count: int)
     return weighed
 
 
-def cross_validate(asked: Sequence[Asked], packages: Sequence[str], others: Sequence[Asked]) -> list[Asked]:
-    """Return the questions with the confidence from coefficients that were fitted without their package."""
+def fit_blocks(asked: Sequence[Asked]) -> dict[str, float]:
+    """Return the weights of blocks: the right ones become likely among all blocks of their question."""
+    names = list(WEIGHTS)
+    usable = [
+        (np.array([[quote.features[name] for name in names] for quote in each.ranking.quotes]), each.is_right_block)
+        for each in asked
+        if each.ranking and any(each.is_right_block) and not all(each.is_right_block)
+    ]
+    found = np.array([WEIGHTS[name] for name in names])
+    for _ in range(25):
+        slope, bend = -BLOCK_PENALTY * found, np.diag(np.full(len(names), BLOCK_PENALTY))
+        for rows, right in usable:
+            likely = np.exp(rows @ found - (rows @ found).max())
+            likely /= likely.sum()
+            expected = likely @ rows
+            slope += (likely * right) @ rows / (likely @ right) - expected
+            bend += (rows * likely[:, None]).T @ rows - np.outer(expected, expected)
+        found = found + np.linalg.solve(bend, slope)
+    return dict(zip(names, np.round(found, 2).tolist(), strict=True))
+
+
+def report_blocks(asked: Sequence[Asked], folds: Sequence[int]) -> None:
+    """Print how often the best blocks are right, by the weights in use and by weights fitted without the fold."""
+    fitted = [
+        fit_blocks([each for each, own in zip(asked, folds, strict=True) if own != fold]) for fold in range(FOLDS)
+    ]
+    print("\n| weights of blocks | best block right | any of the best four |\n|---|---|---|")
+    for name, choices in (("in use", [WEIGHTS] * FOLDS), ("fitted without the fold", fitted)):
+        counts = [0, 0]
+        for each, fold in zip(asked, folds, strict=True):
+            quotes = each.ranking.quotes if each.ranking else []
+            worth = [-sum(weight * quote.features[key] for key, weight in choices[fold].items()) for quote in quotes]
+            right = [each.is_right_block[number] for number in np.argsort(worth, kind="stable")]
+            counts = [counts[0] + any(right[:1]), counts[1] + any(right[:4])]
+        print(f"| {name} | {counts[0]} | {counts[1]} |")
+
+
+def cross_validate(asked: Sequence[Asked], folds: Sequence[int], others: Sequence[Asked]) -> list[Asked]:
+    """Return the questions with the confidence from coefficients that were fitted without their fold."""
     judged = []
-    for package in FOLDS:
-        coefficients = fit([*(each for each, own in zip(asked, packages, strict=True) if own != package), *others])
-        for each, own in zip(asked, packages, strict=True):
-            if own == package:
+    for fold in range(FOLDS):
+        coefficients = fit([*(each for each, own in zip(asked, folds, strict=True) if own != fold), *others])
+        for each, own in zip(asked, folds, strict=True):
+            if own == fold:
                 confidence = estimate_confidence(each.features, coefficients) if each.features else 0.0
                 is_right = each.is_right_quoted and confidence >= NOTHING_BELOW
                 outcome = "nothing" if confidence < NOTHING_BELOW else "passages"
@@ -331,13 +387,24 @@ def main() -> int:
     parser.add_argument("--fit", action="store_true", help="print coefficients")
     parser.add_argument("--verbose", action="store_true", help="print every answer")
     given: Any = parser.parse_args()
-    questions = read_questions(given.questions)
-    if given.fit:
-        questions = read_questions(QUESTIONS) + read_questions(MORE_QUESTIONS)
-    questions = [each for each in questions if each.get("material", given.material) == given.material]
-    with open_documentation(given.cache, given.material) as kb:
-        asked = ask_all(kb, [(each["question"], each["kind"], match_pattern(each.get("right"))) for each in questions])
-        gibberish = ask_all(kb, [(line, "gibberish", match_pattern(None)) for line in make_gibberish()])
+    asked, gibberish, folds = [], [], []
+    for material in MATERIALS if given.fit else [given.material]:
+        files = [QUESTIONS.with_stem(name) for name in FITTED.get(material, [])] if given.fit else [given.questions]
+        questions = [
+            each for file in files for each in read_questions(file) if each.get("material", material) == material
+        ]
+        if not questions:
+            continue
+        folds += [find_fold(each) for each in questions]
+        with open_documentation(given.cache, material) as kb:
+            asked += ask_all(
+                kb,
+                [
+                    (each["question"], each["kind"], match_pattern(each.get("right")), each.get("documents", ()))
+                    for each in questions
+                ],
+            )
+            gibberish = ask_all(kb, [(line, "gibberish", match_pattern(None), ()) for line in make_gibberish()])
     for each in asked if given.verbose else ():
         verdict = "right" if each.is_right else "wrong"
         print(f"\n{each.question}\n{each.outcome} {each.confidence} {verdict}\n{each.answer}")
@@ -350,9 +417,9 @@ def main() -> int:
         report_judged(judged)
     if given.fit:
         others = [*gibberish[:: len(gibberish) // 20], *weigh_judged(judged, len(asked))]
-        packages = [package_of(each, number) for number, each in enumerate(questions)]
-        report("coefficients fitted without the package", cross_validate(asked, packages, others))
-        print(f"\n{json.dumps(fit([*asked, *others]), indent=4)}")
+        report("coefficients fitted without the documents", cross_validate(asked, folds, others))
+        report_blocks(asked, folds)
+        print(f"\n{json.dumps(fit_blocks(asked), indent=4)}\n{json.dumps(fit([*asked, *others]), indent=4)}")
     return 0
 
 

@@ -19,25 +19,24 @@ _SURE_COVERAGE = 0.6
 _SURE_FORM = 0.5
 
 COEFFICIENTS: Mapping[str, float] = {
-    "constant": -5.17,
-    "around": 0.73,
-    "known": 1.85,
-    "meaning": 1.53,
-    "form": 0.33,
-    "answers": 0.3,
-    "lead": 0.91,
-    "agreement": 0.91,
-    "words": 2.06,
-    "brief": 0.54,
+    "constant": -6.61,
+    "known": 2.36,
+    "meaning": 2.17,
+    "form": 0.5,
+    "share": 2.22,
+    "lead": 0.89,
+    "agreement": 0.57,
+    "words": 1.6,
+    "brief": 0.5,
 }
 """The weight of each feature of the best block in the log-odds. Each feature is from 0 to 1.
 
-around: the share of the question's content words that only its headings and title hold. known: the share that its
-passage holds, where rare words count much more. meaning: how near the block is in meaning. form: how far the block has
-the form of an answer. answers: whether it opens the text under a heading like the question. lead: how much better it is
-than the best block of another document. agreement: the lower of its passage's two scores, by words and by meaning.
-words: the number of the question's content words that its passage holds; a definition of the asked term counts as many.
-brief: 0 for a question that asks how to do something, because one block seldom has the full answer; 1 for others.
+known: the share of the question's content words that its passage holds, where rare words count much more. meaning: how
+near the block is in meaning. form: how far the block has the form of an answer. share: the likelihood of the four best
+blocks, as a share of that of all measured blocks. agreement: the lower of its passage's two scores, by words and by
+meaning. words: the number of the question's content words that its passage holds; a definition of the asked term counts
+as many. brief: 0 for a question that asks how to do something, because one block seldom has the full answer; 1 for
+others.
 """
 
 

@@ -64,7 +64,8 @@ _ASKS: Mapping[str, _AnyOf] = {
     "command": _AnyOf([rf"\b(?:what|which|what's)\b (?:\w+ ){{0,3}}(?:{_ABOUT_COMMANDS})s?\b"]),
     "how-to": _AnyOf(
         [
-            r"\bhow (?:do|does|can|could|should|would|to|must|might)\b",
+            r"\bhow (?:do|does|can|could|should|would|to|must|might)\b|\bhow is (?:it|this|that) \w+",
+            r"\bwhat (?:do|can|could|should|must) (?:I|we|you|one) (?:do|enter|run|type|write)\b",
             r"\b(?:wie kann|wie mache?|comment|c[oó]mo(?! se llam))\b",
         ]
     ),
@@ -287,6 +288,7 @@ _SCAFFOLD_SHARE, _FRAME_SHARE = 0.25, 0.4
 _NEAR = 0.82
 """Minimum likeness of two words for one to be a misspelling of the other."""
 _SLIP_CHARACTERS = 5
+_MANY_WORDS = 6
 _LEAST_PART = 4
 """Minimum number of letters of a part of a compound."""
 
@@ -323,6 +325,10 @@ class AskedQuestion(NamedTuple):
         """Return the share of the content words among these terms; rare words count much more than in `coverage`."""
         total = sum(word.weight for word in self.words)
         return sum(word.weight * word.share_in(held) for word in self.words) / total if total else 0.0
+
+    def count_words(self, held: Collection[str]) -> float:
+        """Return the number of content words among these terms, as a share of many: from 0 to 1."""
+        return min(sum(word.share_in(held) for word in self.words), _MANY_WORDS) / _MANY_WORDS
 
     def likeness(self, name: frozenset[str]) -> float:
         """Return how well a heading or a defined term matches the question, from 0 to 1. `name`: its terms."""

@@ -5,7 +5,8 @@ and the score of its passage.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pair.librarians.questions import STRICT, AskedQuestion, mend_slips, understand
@@ -14,48 +15,58 @@ from pair.text.evidence import QuotableBlock, TermReader
 from pair.text.languages import find_language
 from pair.values import Hit
 
-QUOTABLE = 10
+QUOTABLE = 13
 """Maximum number of passages to quote from."""
 _RANK_COST = 0.01
 """The penalty for each rank when passages are chosen, as a share of the question's words."""
 MOST_BLOCKS = 80
 """Maximum number of blocks of a passage."""
-_FITTED = 48
+_FITTED = 64
 """Maximum number of blocks whose form is checked: those that hold most of the question."""
-_MEASURED = 16
+_MEASURED = 24
 """Maximum number of blocks to embed, because an embedder may be slow."""
 _MOST_PASSAGES = 3
 _BEGINNING = 50
 _NAMING = frozenset({"name", "command"})
 """Kinds of questions whose answer may be the heading above a block."""
-_NEARLY_AS_GOOD = 1.0
-"""Maximum score difference of a second block that is quoted with the first."""
+_NEARLY_AS_GOOD = 2.5
+"""Maximum difference of the score of a further block that is quoted with the best one."""
+_MOST_BLOCKS_QUOTED, _MOST_PASSAGES_QUOTED, _MOST_QUOTED = 4, 2, 1000
+"""Maximum number of blocks, of their passages, and of the characters of the blocks, in one answer."""
 
 WEIGHTS: Mapping[str, float] = {
-    "text": 3.0,
-    "quote": 2.5,
-    "around": 3.0,
-    "meaning": 4.0,
-    "form": 3.0,
-    "strict": 3.0,
-    "heading": 2.0,
-    "answers": 2.3,
-    "keyword": 2.0,
-    "vector": 1.0,
-    "known": 1.5,
-    "row": 1.2,
-    "thin": -2.0,
+    "text": 3.14,
+    "quote": 2.32,
+    "around": 1.22,
+    "near": 0.6,
+    "rare": 2.18,
+    "words": 1.92,
+    "meaning": 4.14,
+    "form": 1.55,
+    "strict": 2.67,
+    "steps": 1.58,
+    "heading": 1.78,
+    "title": 1.18,
+    "name": 2.9,
+    "keyword": 1.22,
+    "known": 1.85,
+    "standing": 0.76,
+    "row": 0.66,
+    "code": -0.33,
+    "thin": -0.05,
 }
-"""The weight of each feature of a block. Features are from 0 to 1: the share of the content words that the statement
-and its term hold (text), the quoted text holds (quote), and only its headings and title hold (around); nearness in
-meaning; the form of an answer, counted again for questions that need that form (strict); the likeness of its heading to
-the question, and the same for what opens the text under it (answers); the scores of its passage by words (keyword) and
-by meaning (vector); the share of the content words that its passage holds (known); whether it is a row of a table, or
-only points to other text (thin).
+"""The weight of each feature of a block in the log-odds that it is right. `benchmarks/answers.py --fit` fits them.
+
+Features are from 0 to 1. Shares of the content words: those that the statement and its term hold (text), the quoted
+text holds (quote), only its headings and title hold (around), only the blocks beside it hold (near), its passage holds
+(known); around, where rare words count much more (rare). The number of content words that the quoted text holds
+(words). Nearness in meaning. The form of an answer, counted again for questions that need that form (strict). Code, in
+the answer to a how-to (steps). The likeness to the question of its heading, of the title and of the id of its document
+(name). The scores of its passage by words (keyword), and as a share of the
+best one (standing). Whether it is a row of a table, is code, or only points to other text (thin).
 """
 _CLEAR_LEAD = 3.0
-"""The score difference between the best block and the blocks of other documents at which the lead is 1."""
-_MANY_WORDS = 6
+"""The score difference between the best block and the blocks of other passages at which the lead is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,41 +100,35 @@ class QuoteRanking:
     """The terms of each passage with its title."""
 
     def choose_answer(self) -> list[Quote]:
-        """Return the best block, and a second one that is nearly as good if the question asks for two things."""
-        best, *others = self.quotes
-        least = best.worth - _NEARLY_AS_GOOD
-        second = next((quote for quote in others if quote.worth >= least and _adds(quote, best)), None)
-        return [best] if second is None else [best, second]
+        """Return the best block, with further ones that are nearly as good."""
+        return _gather(self.quotes)
 
     def choose_passages(self) -> list[Quote]:
-        """Return the best block of each of the best passages, and a second one that is nearly as good."""
+        """Return the best block of each of the best passages, with further ones that are nearly as good."""
         blocks: dict[int, list[Quote]] = {}
         for quote in self.quotes:
-            best, *others = blocks.setdefault(quote.passage, [quote])
-            if not others and quote.worth >= best.worth - _NEARLY_AS_GOOD and _adds(quote, best):
-                blocks[quote.passage].append(quote)
-        shown = list(blocks.values())[:_MOST_PASSAGES]
-        return [replace(best, text="\n\n".join([best.text, *(each.text for each in rest)])) for best, *rest in shown]
+            blocks.setdefault(quote.passage, []).append(quote)
+        shown = map(_gather, list(blocks.values())[:_MOST_PASSAGES])
+        return [replace(own[0], text="\n\n".join(each.text for each in own)) for own in shown]
 
     def describe_best(self) -> dict[str, float]:
         """Return the features for the confidence. Requires at least one block."""
         best = self.quotes[0]
         hit, question = self.passages[best.passage], self.questions[best.passage]
-        others = [quote.worth for quote in self.quotes if self.passages[quote.passage].document_id != hit.document_id]
+        others = (quote.worth for quote in self.quotes if quote.passage != best.passage)
         lead = (best.worth - max(others, default=0.0)) / _CLEAR_LEAD
-        held = sum(word.share_in(self.terms[best.passage]) for word in question.words)
-        words = min(held, _MANY_WORDS) / _MANY_WORDS
+        likely = [math.exp(quote.worth - best.worth) for quote in self.quotes]
+        words = question.count_words(self.terms[best.passage])
         if question.kind == "definition":  # It has few words, for any question.
             words = max(words, best.features["form"])
         return {
             "coverage": best.features["quote"],
-            "around": best.features["around"],
             "known": best.features["known"],
             "meaning": best.features["meaning"],
             "form": best.features["form"],
-            "answers": best.features["answers"],
+            "share": sum(likely[:_MOST_BLOCKS_QUOTED]) / sum(likely),
             "lead": max(0.0, min(lead, 1.0)),
-            "agreement": min(best.features["keyword"], best.features["vector"]),
+            "agreement": min(best.features["keyword"], read_score(hit, "vector")),
             "words": words,
             "brief": float(question.kind != "how-to"),
         }
@@ -133,6 +138,20 @@ def read_score(hit: Hit, name: str) -> float:
     """Return one part of the score of a hit; 0 if it has none."""
     score = (hit.explanation or {}).get(name, 0.0)
     return float(score) if isinstance(score, int | float) else 0.0
+
+
+def _gather(quotes: Sequence[Quote]) -> list[Quote]:
+    """Return the first block, with those that are nearly as good and add to it."""
+    chosen = [quotes[0]]
+    for quote in quotes[1:]:
+        more = [*chosen, quote]
+        if len(more) > _MOST_BLOCKS_QUOTED or quote.worth < quotes[0].worth - _NEARLY_AS_GOOD:
+            break
+        is_short = sum(len(each.text) for each in more) <= _MOST_QUOTED
+        has_room = len({each.passage for each in more}) <= _MOST_PASSAGES_QUOTED
+        if is_short and has_room and all(_adds(quote, each) for each in chosen):
+            chosen = more
+    return chosen
 
 
 def _adds(quote: Quote, best: Quote) -> bool:
@@ -165,23 +184,23 @@ def rank_quotes(
     questions = [asked[reader.language] for *_, reader in texts]
     known = [question.count_known(held) for question, held in zip(questions, terms, strict=True)]
     steps = any(question.kind in {"how-to", "command"} for question in asked.values())
-    terms_of = {language: question.terms for language, question in asked.items()}
     weighers = {language: _Weigher(question) for language, question in asked.items()}
-    blocks = [
-        (index, block)
-        for index in _choose_quotable(known)
-        for title, text, reader in [texts[index]]
-        for block in reader.read_quotable(
-            title, text, terms_of[reader.language], MOST_BLOCKS, steps=steps, names=questions[index].kind in _NAMING
+    most_probable = max((hit.score for hit in passages), default=0.0) or 1.0
+    covering: list[tuple[Quote, QuotableBlock]] = []
+    for index in _choose_quotable(known):
+        (title, text, reader), hit, question = texts[index], passages[index], questions[index]
+        blocks = reader.read_quotable(
+            title, text, question.terms, MOST_BLOCKS, steps=steps, names=question.kind in _NAMING
         )
-    ]
-    covering = sorted(
-        (
-            weighers[questions[index].language].weigh(block, index, passages[index], known[index])
-            for index, block in blocks
-        ),
-        key=lambda pair: -pair[0].worth,
-    )[:_FITTED]
+        shared = {
+            "title": question.likeness(reader.find(hit.title)),
+            "name": question.likeness(reader.find(hit.document_id)),
+            "keyword": read_score(hit, "keyword"),
+            "known": known[index],
+            "standing": hit.score / most_probable,
+        }
+        covering += weighers[reader.language].weigh_all(blocks, index, hit, shared)
+    covering = sorted(covering, key=lambda pair: -pair[0].worth)[:_FITTED]
     quotes = [weighers[questions[quote.passage].language].add_form(quote, block) for quote, block in covering]
     measured = sorted(quotes, key=lambda quote: -quote.worth)[:_MEASURED]
     meanings = embedder.compare(query, [quote.context for quote in measured])
@@ -205,26 +224,33 @@ class _Weigher:
     def __init__(self, question: AskedQuestion) -> None:
         self._question = question
         self._cover = functools.cache(question.coverage)
+        self._count_known = functools.cache(question.count_known)
+        self._count_words = functools.cache(question.count_words)
         self._liken = functools.cache(question.likeness)
 
-    def weigh(self, block: QuotableBlock, index: int, hit: Hit, known: float) -> tuple[Quote, QuotableBlock]:
-        """Return a block with the features that come from its words and its passage."""
-        evidence, shown = block.evidence, block.shown_terms
-        covered, heading = self._cover(shown), self._liken(block.heading_terms)
-        features = {
-            "text": self._cover(block.statement_terms),
-            "quote": covered,
-            "around": self._cover(shown | block.around_terms) - covered,
-            "heading": heading,
-            "answers": heading * evidence.opening,
-            "keyword": read_score(hit, "keyword"),
-            "vector": read_score(hit, "vector"),
-            "known": known,
-            "row": float(evidence.kind == "row"),
-        }
-        name = evidence.headings[-1] if evidence.headings else ""
-        context = f"{hit.title or hit.document_id} / {name} / {block.shown}"
-        return Quote(index, block.shown, features, context, evidence.quote[:_BEGINNING]), block
+    def weigh_all(
+        self, blocks: Sequence[QuotableBlock], index: int, hit: Hit, shared: Mapping[str, float]
+    ) -> Iterator[tuple[Quote, QuotableBlock]]:
+        """Yield the blocks of a passage, with the features that come from their words and those of the passage."""
+        for before, block, behind in zip([None, *blocks], blocks, [*blocks[1:], None], strict=False):
+            evidence, shown = block.evidence, block.shown_terms
+            beside = [each for each in (before, behind) if each and each.evidence.headings == evidence.headings]
+            covered, known = self._cover(shown), self._count_known(shown)
+            features = {
+                **shared,
+                "text": self._cover(block.statement_terms),
+                "quote": covered,
+                "around": self._cover(shown | block.around_terms) - covered,
+                "near": self._cover(shown.union(*(each.shown_terms for each in beside))) - covered,
+                "rare": self._count_known(shown | block.around_terms) - known,
+                "words": self._count_words(shown),
+                "heading": self._liken(block.heading_terms),
+                "row": float(evidence.kind == "row"),
+                "code": float(evidence.kind == "code"),
+            }
+            name = evidence.headings[-1] if evidence.headings else ""
+            context = f"{hit.title or hit.document_id} / {name} / {block.shown}"
+            yield Quote(index, block.shown, features, context, evidence.quote[:_BEGINNING]), block
 
     def add_form(self, quote: Quote, block: QuotableBlock) -> Quote:
         """Return a block with the features that come from its form."""
@@ -232,4 +258,6 @@ class _Weigher:
         strict = 0.0
         if kind in STRICT:
             strict = fit if kind == "definition" else float(fit > 0)
-        return replace(quote, features={**quote.features, "form": fit, "strict": strict, "thin": float(block.is_thin)})
+        steps = float(kind == "how-to" and "```" in block.shown)
+        added = {"form": fit, "strict": strict, "steps": steps, "thin": float(block.is_thin)}
+        return replace(quote, features={**quote.features, **added})

@@ -307,7 +307,7 @@ class _ListReader:
         end, is_after_blank, first_width = line, False, 0
         while line < len(text) and (match := _LIST_LINE.match(text, line)) is not None:
             if match["blank"] is not None:
-                is_after_blank, line = True, match.end()
+                is_after_blank, line = True, match.end("blank")
                 continue
             width = len(match["indent"].expandtabs(4))
             if not self._starts:
