@@ -28,7 +28,7 @@ done
 
 # Ask three questions: one with an answer, one with passages that may help, and one that the handbook cannot answer.
 step ask "Which TCP port and TLS version does NTS key establishment use?"
-step ask "Should we worry about time zones in our database?"
+step ask "Should our team worry about leap seconds next year?"
 step ask "How long does sourdough bread have to rise?"
 
 # The installed files are sources like any others: sync them, and write an index.

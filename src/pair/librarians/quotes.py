@@ -55,15 +55,15 @@ WEIGHTS: Mapping[str, float] = {
     "code": -0.33,
     "thin": -0.05,
 }
-"""The weight of each feature of a block in the log-odds that it is right. `benchmarks/answers.py --fit` fits them.
+"""The weight of each feature of a block in the log-odds that it is the right one. `benchmarks/answers.py --fit` fits them.
 
 Features are from 0 to 1. Shares of the content words: those that the statement and its term hold (text), the quoted
 text holds (quote), only its headings and title hold (around), only the blocks beside it hold (near), its passage holds
 (known); around, where rare words count much more (rare). The number of content words that the quoted text holds
 (words). Nearness in meaning. The form of an answer, counted again for questions that need that form (strict). Code, in
 the answer to a how-to (steps). The likeness to the question of its heading, of the title and of the id of its document
-(name). The scores of its passage by words (keyword), and as a share of the
-best one (standing). Whether it is a row of a table, is code, or only points to other text (thin).
+(name). The score of its passage by words (keyword), and its score as a share of the best one (standing). Whether it is
+a row of a table, is code, or only points to other text (thin).
 """
 _CLEAR_LEAD = 3.0
 """The score difference between the best block and the blocks of other passages at which the lead is 1."""
