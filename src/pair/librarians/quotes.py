@@ -55,7 +55,7 @@ WEIGHTS: Mapping[str, float] = {
     "code": -0.33,
     "thin": -0.05,
 }
-"""The weight of each feature of a block in the log-odds that it is the right one. `benchmarks/answers.py --fit` fits them.
+"""The weight of each feature of a block in the log-odds that it is right; `benchmarks/answers.py --fit` fits them.
 
 Features are from 0 to 1. Shares of the content words: those that the statement and its term hold (text), the quoted
 text holds (quote), only its headings and title hold (around), only the blocks beside it hold (near), its passage holds
