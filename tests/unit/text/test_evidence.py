@@ -177,3 +177,15 @@ def test_any_text_can_be_read_and_shown(passage: str) -> None:
         assert each.text
         assert show_evidence(found, number, steps=True)
         assert show_evidence(found, number, steps=False)
+
+
+def test_code_behind_an_empty_line_of_an_item_is_code_and_the_text_below_it_is_not() -> None:
+    text = (
+        "- Start a branch here:\n\n  ```\n  git switch -c it\n  ```\n\n  It is empty so far.\n"
+        "- Delete the branch:\n\n  ```\n  git branch -d it\n  ```\n"
+    )
+    assert [(each.kind, each.text) for each in read(text) if each.kind == "code"] == [
+        ("code", "git switch -c it"),
+        ("code", "git branch -d it"),
+    ]
+    assert "It is empty so far." in texts(text)
