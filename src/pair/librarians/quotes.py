@@ -183,23 +183,8 @@ def rank_quotes(
         asked[language] = mend_slips(understand(query, weights, language), held)
     questions = [asked[reader.language] for *_, reader in texts]
     known = [question.count_known(held) for question, held in zip(questions, terms, strict=True)]
-    steps = any(question.kind in {"how-to", "command"} for question in asked.values())
     weighers = {language: _Weigher(question) for language, question in asked.items()}
-    most_probable = max((hit.score for hit in passages), default=0.0) or 1.0
-    covering: list[tuple[Quote, QuotableBlock]] = []
-    for index in _choose_quotable(known):
-        (title, text, reader), hit, question = texts[index], passages[index], questions[index]
-        blocks = reader.read_quotable(
-            title, text, question.terms, MOST_BLOCKS, steps=steps, names=question.kind in _NAMING
-        )
-        shared = {
-            "title": question.likeness(reader.find(hit.title)),
-            "name": question.likeness(reader.find(hit.document_id)),
-            "keyword": read_score(hit, "keyword"),
-            "known": known[index],
-            "standing": hit.score / most_probable,
-        }
-        covering += weighers[reader.language].weigh_all(blocks, index, hit, shared)
+    covering = _weigh_blocks(passages, texts, questions, known, weighers)
     covering = sorted(covering, key=lambda pair: -pair[0].worth)[:_FITTED]
     quotes = [weighers[questions[quote.passage].language].add_form(quote, block) for quote, block in covering]
     measured = sorted(quotes, key=lambda quote: -quote.worth)[:_MEASURED]
@@ -210,6 +195,44 @@ def rank_quotes(
     ]
     best_first = sorted(ranked, key=lambda quote: -quote.worth)
     return QuoteRanking(questions, best_first, passages, terms)
+
+
+def _weigh_blocks(
+    passages: Sequence[Hit],
+    texts: Sequence[tuple[str, str, TermReader]],
+    questions: Sequence[AskedQuestion],
+    known: Sequence[float],
+    weighers: Mapping[str, "_Weigher"],
+) -> list[tuple[Quote, QuotableBlock]]:
+    """Return the blocks of the passages to quote from, each with its features but those of its form and meaning.
+
+    `texts`: the title, text and reader of each passage. `known`: the share of the question's words that each holds.
+    """
+    steps = any(question.kind in {"how-to", "command"} for question in questions)
+    asked = [(question.terms, question.kind in _NAMING) for question in questions]
+    read = [
+        (
+            index,
+            hit,
+            reader.find(hit.title),
+            reader.find(hit.document_id),
+            reader.read_quotable(title, text, terms, MOST_BLOCKS, steps=steps, names=may_be_name),
+        )
+        for index in _choose_quotable(known)
+        for hit, (title, text, reader), (terms, may_be_name) in [(passages[index], texts[index], asked[index])]
+    ]
+    most_probable = max((hit.score for hit in passages), default=0.0) or 1.0
+    weighed: list[tuple[Quote, QuotableBlock]] = []
+    for index, hit, title_terms, id_terms, blocks in read:
+        shared = {
+            "title": questions[index].likeness(title_terms),
+            "name": questions[index].likeness(id_terms),
+            "keyword": read_score(hit, "keyword"),
+            "known": known[index],
+            "standing": hit.score / most_probable,
+        }
+        weighed += weighers[questions[index].language].weigh_all(blocks, index, hit, shared)
+    return weighed
 
 
 def _choose_quotable(known: Sequence[float]) -> list[int]:
