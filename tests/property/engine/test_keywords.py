@@ -179,6 +179,13 @@ def test_long_lists_are_cut_short_without_losing_anything(tmp_path: Path) -> Non
         assert found == {number: score for number, score in all_scores.items() if score >= last}
 
 
+def test_a_word_may_occur_very_often_in_a_row(tmp_path: Path) -> None:
+    rows = [RowText("river " * times + "castle " * 255) for times in (1, 255, 256, 70_000)]
+    query = parse_query("riv* castle river")
+    found = best(parts_of(tmp_path, rows, 2, set()), query, 10)
+    assert found == {number: pytest.approx(score) for number, score in plainly(rows, query, set()).items()}
+
+
 def test_a_filter_holds(tmp_path: Path) -> None:
     rows = [RowText("river " * (number % 5 + 1)) for number in range(1200)]
     [(part, _)] = parts_of(tmp_path, rows, 1, set())
