@@ -88,7 +88,7 @@ class Postings:
             if group.live is not None:
                 counts *= group.live
             self.size = int(np.count_nonzero(counts))
-            self.bound = max(map(group.bound_impacts, lists))
+            self.bound = float(self._spread(counts).max(initial=0.0))
             return
         rows = np.concatenate([part.rows for part in lists], dtype=np.int32, casting="unsafe")
         frequencies = np.concatenate([part.counts for part in lists], dtype=np.float32, casting="unsafe")
@@ -101,6 +101,13 @@ class Postings:
             rows, frequencies = rows[is_live], frequencies[is_live]
         self.size, self.rows, self.impacts = len(rows), rows, frequencies / (frequencies + group.norms.take(rows))
         self.bound = float(self.impacts.max(initial=0.0))
+        """The highest impact."""
+
+    def _spread(self, counts: npt.NDArray[Any]) -> Impacts:
+        """Return the impact in each row of the group."""
+        impacts = counts.astype(np.float32)
+        impacts /= impacts + self._group.norms
+        return impacts
 
     @property
     def is_long(self) -> bool:
@@ -115,10 +122,7 @@ class Postings:
         if self._counts is None:
             sums[self.rows] += weight * self.impacts
         else:
-            impacts = self._counts.astype(np.float32)
-            impacts /= impacts + self._group.norms
-            impacts *= weight
-            sums += impacts
+            sums += weight * self._spread(self._counts)
 
     def look_up(self, rows: Rows, impacts: Impacts, norms: Impacts) -> None:
         """Write the impact of the term in each of these rows; 0 for a row without it. `norms`: of these rows."""
@@ -202,11 +206,6 @@ class KeywordGroup:
         return all(
             selection is None or selection is live for selection, live in zip(selections, self._live, strict=True)
         )
-
-    def bound_impacts(self, part: _ListOfPart) -> float:
-        """Return a bound of the impacts in a list."""
-        most, shortest = int(part.file.most_counts[part.number]), int(part.file.shortest_rows[part.number])
-        return most / (most + K1 * (1.0 - B + B * shortest / self._average_length)) * SLACK
 
     def gather(self, words: Words, places: Sequence[Mapping[bytes, int]]) -> Postings | None:
         """Return the rows that hold any of these words; None if no row does. `places`: word numbers, by position."""
