@@ -38,7 +38,7 @@ BUDGETS = {
     "blobs": (1574, 6),
     "client": (865, 3),  # earlier versions, feedback, documents by ids, vectors, deletion by filter
     "engine": (
-        13102,
+        13101,
         47,
     ),  # sites, full descriptions, scores as probabilities, filters as masks, links, joined postings and words
     "evaluation": (395, 2),  # feedback as judgements, a gate for builds
