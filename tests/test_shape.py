@@ -47,7 +47,7 @@ BUDGETS = {
         17,
     ),  # locked edits, links files, forged receipts, sites, feedback, storing, uploads, a sync of several KBs
     "librarians": (
-        3891,
+        3892,
         16,
     ),  # questions in seven languages, answers in three outcomes, statements of models checked, routing by evidence
     "packages": (4951, 16),  # bundles of the Open Knowledge Format

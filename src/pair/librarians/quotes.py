@@ -25,7 +25,8 @@ _FITTED = 64
 """Maximum number of blocks whose form is checked: those that hold most of the question."""
 _MEASURED = 24
 """Maximum number of blocks to embed, because an embedder may be slow."""
-_MOST_PASSAGES = 3
+_MOST_PASSAGES, _BLOCKS_OF_PASSAGE = 3, 2
+"""Maximum number of passages without a claim, and of the blocks of each."""
 _BEGINNING = 50
 _NAMING = frozenset({"name", "command"})
 """Kinds of questions whose answer may be the heading above a block."""
@@ -104,12 +105,12 @@ class QuoteRanking:
         return _gather(self.quotes)
 
     def choose_passages(self) -> list[Quote]:
-        """Return the best block of each of the best passages, with further ones that are nearly as good."""
+        """Return the best block of each of the best passages, with a second one that is nearly as good."""
         blocks: dict[int, list[Quote]] = {}
         for quote in self.quotes:
             blocks.setdefault(quote.passage, []).append(quote)
         shown = map(_gather, list(blocks.values())[:_MOST_PASSAGES])
-        return [replace(own[0], text="\n\n".join(each.text for each in own)) for own in shown]
+        return [replace(own[0], text="\n\n".join(each.text for each in own[:_BLOCKS_OF_PASSAGE])) for own in shown]
 
     def describe_best(self) -> dict[str, float]:
         """Return the features for the confidence. Requires at least one block."""
