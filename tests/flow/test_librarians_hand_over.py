@@ -236,7 +236,7 @@ async def pausing(query: str, context: Context) -> Response:
 def test_a_blocking_sibling_affects_no_other(order: tuple[str, ...], good: Any) -> None:
     release = threading.Event()
     librarians = {"front": handing(*order), "good": good, "late": blocking(release), "later": blocking(release)}
-    response = asked(librarians, "front", timeout=1.0)
+    response = asked(librarians, "front", timeout=2.0)
     release.set()
     assert (response.answer, response.partial, response.error) == ("Yes.", True, None)
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from support.model_server import Answer, ModelServer
 from support.page_viewer import EXECUTABLE, PHONE, Viewer, keep_screenshot, keystroke_latencies
@@ -379,6 +379,31 @@ def test_kbs_work_in_the_background_and_figures_are_shown(viewer: Viewer):
         with page.expect_response("**/metrics/app"):
             pass
         keep_screenshot(page, "server")
+
+
+def test_a_key_counts_that_is_entered_while_another_is_refused(browser: Browser, tmp_path: Path):
+    held: list[Route] = []
+
+    def hold_wrong_key(route: Route) -> None:
+        if route.request.headers.get("authorization") == "Bearer wrong":
+            held.append(route)
+        else:
+            route.continue_()
+
+    with Served(tmp_path / "project", PAIR__SERVER__AUTH="keys", PAIR__SERVER__SYNC="false") as server:
+        key = Keyed(server, tmp_path / "project").key("write")
+        assert server.ingest({"lunch.md": "Lunch is at one."}, key=key).status_code == 200
+        with Viewer(browser, server.url).page("#/search?q=lunch", allowed=("401", "403")) as page:
+            page.route("**/rag/query", hold_wrong_key)
+            dialog = page.get_by_role("dialog", name="Sign in")
+            dialog.get_by_label("Key").fill("wrong")
+            page.keyboard.press("Enter")
+            expect(dialog).to_contain_text("not known")
+            dialog.get_by_label("Key").fill(key)
+            page.keyboard.press("Enter")
+            held[0].continue_()
+            expect(page.locator(".hit")).to_contain_text("Lunch is at one")
+            expect(dialog).to_be_hidden()
 
 
 def test_a_server_that_asks_for_a_key_is_given_one(browser: Browser, tmp_path: Path):

@@ -248,7 +248,8 @@ def test_without_javascript_there_is_a_list_of_documents(
     expect(page.get_by_text("Search needs JavaScript")).to_be_visible()
     page.get_by_role("link", name="List of documents").click()
     documents = page.locator("li")
-    assert documents.count() == site.about["documents"] > 20
+    expect(documents).to_have_count(site.about["documents"])
+    assert site.about["documents"] > 20
     expect(page.get_by_text("protocols/ntp.md")).to_be_visible()
     context.close()
 

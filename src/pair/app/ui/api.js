@@ -24,16 +24,18 @@ export function whenUnknown(act) {
   onUnknown = act;
 }
 
-async function faultOf(response) {
+/** `used`: the key of the request. A refused key that was replaced since does not matter. */
+async function faultOf(response, used) {
   const body = await response.json().catch(() => ({}));
   const fault = new Fault(response.status, body.error || {});
-  if (response.status === 401) onUnknown(fault);
+  if (response.status === 401 && used === key.get()) onUnknown(fault);
   return fault;
 }
 
 async function sent(path, options) {
   const headers = { ...options.headers };
-  if (key.get()) headers.Authorization = `Bearer ${key.get()}`;
+  const used = key.get();
+  if (used) headers.Authorization = `Bearer ${used}`;
   let response;
   try {
     response = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" });
@@ -41,7 +43,7 @@ async function sent(path, options) {
     if (fault.name === "AbortError") throw fault;
     throw new Fault(0, { message: "The server does not respond", suggestion: "Check that `pair serve` is running." });
   }
-  if (!response.ok) throw await faultOf(response);
+  if (!response.ok) throw await faultOf(response, used);
   return response;
 }
 

@@ -27,6 +27,7 @@ const PARTS = {
 };
 
 let input, mode, filter, past, status, list, asked, isAsking;
+let rounds = 0;
 
 export function mount(root) {
   input = make("input", {
@@ -101,16 +102,15 @@ function wanted() {
   return conditions.length ? { ...value, filter: conditions } : value;
 }
 
-async function look(isForced = false) {
-  const question = wanted();
-  const name = JSON.stringify(question);
-  if (name === asked && !isForced) return;
+async function look() {
+  const name = JSON.stringify([wanted(), rounds]);
+  if (name === asked) return;
   asked = name;
   if (isAsking) return;
   isAsking = true;
   list.setAttribute("aria-busy", "true");
   try {
-    while (asked !== null && (await answered(JSON.parse(asked), asked)) === false);
+    while (!(await answered(JSON.parse(asked)[0], asked)));
   } finally {
     isAsking = false;
     list.removeAttribute("aria-busy");
@@ -161,8 +161,8 @@ async function welcome(name) {
 
 /** Search again after a change of the KB. */
 export function refresh() {
-  asked = null;
-  if (input) look(true);
+  rounds += 1; // A response to the same question that is on its way does not count.
+  if (input) look();
 }
 
 function shown(items, query, text) {
